@@ -252,6 +252,13 @@ std::shared_ptr<std::vector<float>> Application::DrawValues() {
   if (rank_ != 0 && random_.Below(4) == 0) return nullptr;
   auto values = std::make_shared<std::vector<float>>(record_.parameters);
   if (random_.Below(2) == 0) values->clear();
+  const uint64_t before = record_.generation - 1;
+  const bool may_restore = script_.restores && values->empty() && ledger_->HasStarted(before);
+  if (may_restore && random_.Chance(.8)) {
+    *values = ledger_->Replica(before, ledger_->submitted());
+    values->back() = static_cast<float>(random_.Between(-100, 100));
+    return values;
+  }
   values->resize(static_cast<size_t>(script_.layout_size), 1);
   const int64_t assigned = random_.Below(4);
   for (float& value : *values) {
@@ -320,7 +327,9 @@ void Application::HandOver(int64_t now_ns) {
   const int64_t parts = record_.step == 0 ? 0 : random_.Between(1, 3);
   for (int64_t part = 0; part < parts; ++part) {
     std::vector<uint8_t> update = ListCodec::Write(
-        {{static_cast<uint32_t>(random_.Below(script_.layout_size)), 3.0f}, {0, -1.0f}});
+        {{static_cast<uint32_t>(random_.Below(script_.trained.value_or(script_.layout_size))),
+          3.0f},
+         {0, -1.0f}});
     const std::vector<uint8_t> message(update.begin() + kUpdateHeaderBytes, update.end());
     const UpdateId id =
         node_->Submit(now_ns, record_.step - 1, part + 1 == parts, std::move(update));
@@ -393,8 +402,9 @@ void Application::TrainStep(int64_t now_ns) {
   for (int64_t part = 0; part < parts; ++part) {
     ListCodec::Entries entries;
     for (int64_t i = random_.Between(0, 4); i > 0; --i) {
-      entries.emplace_back(static_cast<uint32_t>(random_.Below(script_.layout_size)),
-                           static_cast<float>(random_.Between(-8, 8)));
+      entries.emplace_back(
+          static_cast<uint32_t>(random_.Below(script_.trained.value_or(script_.layout_size))),
+          static_cast<float>(random_.Between(-8, 8)));
     }
     if (script_.bad_update_at == record_.step) entries = {{0xffffffff, 1.0f}};
     std::vector<uint8_t> update = ListCodec::Write(entries);

@@ -32,6 +32,8 @@ struct Script {
   std::optional<int> die_after_steps = {};       // ... or after so many steps
   std::vector<int> cut_off_at = {};  // steps after which its network is gone for a while
   int64_t layout_size = 16;
+  bool restores = false;  // a process that comes for a lost one may begin with the others' values
+  std::optional<int64_t> trained = {};  // by update sharing, so many of the layout; else all
   uint64_t layout_hash = 5;
   std::string options_text = "same";
   JointPlan plan = {};  // training on a joint model; else by update sharing

@@ -178,6 +178,19 @@ void AddMasters(SimulatedRandom* random, const FaultBounds& bounds, std::vector<
   }
 }
 
+// The chief may come back when the master has given up all others, and they after it.
+void AddEverybody(SimulatedRandom* random, const FaultBounds& bounds, std::vector<Fault>* faults) {
+  const int64_t at_ns = random->Below(bounds.span_ns);
+  for (int32_t rank = 0; rank < bounds.workers; ++rank) {
+    Fault& fault = faults->emplace_back();
+    fault.kind = Fault::Kind::kRestart;
+    fault.ranks = {rank};
+    fault.at_ns = at_ns;
+    const int64_t least = rank == 0 ? 100 : 120, most = rank == 0 ? 200 : 350;
+    fault.for_ns = bounds.failure_timeout_ns * random->Between(least, most) / 100;
+  }
+}
+
 }  // namespace
 
 FaultPlan FaultPlan::Draw(uint64_t seed, const FaultBounds& bounds) {
@@ -190,6 +203,10 @@ FaultPlan FaultPlan::Draw(uint64_t seed, const FaultBounds& bounds) {
   for (int spared = 0; spared < 2; ++spared) {
     expendable.erase(
         std::next(expendable.begin(), random.Below(static_cast<int64_t>(expendable.size()))));
+  }
+  if (bounds.everybody) {
+    AddEverybody(&random, bounds, &plan.faults);
+    expendable.clear();  // a process dies once
   }
   for (int64_t left = random.Between(3, 6); left > 0; --left) {
     const bool one_way = bounds.one_way && !expendable.empty() && random.Chance(.7);

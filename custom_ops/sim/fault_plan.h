@@ -45,6 +45,7 @@ struct FaultBounds {
   bool masters = false;       // the master is gone once or twice, and another one comes
   bool silences = false;      // nobody dies: workers stand still for longer than anything is kept
   bool one_way = false;       // of most faults one direction of paths is cut
+  bool everybody = false;     // all workers are gone about at once, the chief comes back first
   bool long_lines = false;    // paths between sites: far, jittered, behind deep queues or a policer
 };
 

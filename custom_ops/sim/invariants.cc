@@ -159,6 +159,11 @@ std::string HasArrived(const VersionVector& submitted_then, const VersionVector&
   return Prefixed("still lacks ", NotCovered(submitted_then, received));
 }
 
+std::string IsAsFastAsEver(const VersionVector& submitted_then, const VersionVector& received) {
+  return Prefixed("is held up by what has happened to others: it lacks ",
+                  NotCovered(submitted_then, received));
+}
+
 std::string SameVector(const VersionVector& own, const VersionVector& masters) {
   return own == masters ? "" : "ends with another vector than the master";
 }

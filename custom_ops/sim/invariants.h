@@ -67,6 +67,8 @@ std::string HoldsTheDrained(uint64_t generation, const VersionVector& received,
                             const Ledger& ledger);
 // What live nodes submitted a while ago is here.
 std::string HasArrived(const VersionVector& submitted_then, const VersionVector& received);
+// Likewise of nodes that nothing strikes, while something strikes others.
+std::string IsAsFastAsEver(const VersionVector& submitted_then, const VersionVector& received);
 // At the end all hold the same set, bit for bit the same parameters.
 std::string SameVector(const VersionVector& own, const VersionVector& masters);
 std::string SameBits(const std::vector<float>& own, const std::vector<float>& others);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "core/joint/joint_model.h"
+#include "core/replication/blob.h"
 #include "sim/random.h"
 #include "sim/units.h"
 
@@ -18,8 +20,45 @@ enum class Trouble {
   kSilences,
   kFits,
   kOneWay,
+  kStarts,
   kLongLines
 };
+
+// Faults that strike in the middle of what comes at a generation's start and end, which is several
+// chunks of a large model on lines that take a while for it.
+struct Starts {
+  bool are_slow = false;
+  bool masters = false;
+  bool everybody = false;
+};
+Starts DrawStarts(uint64_t seed, Trouble trouble) {
+  SimulatedRandom random(seed + 6);
+  Starts starts;
+  starts.are_slow = trouble == Trouble::kStarts;
+  starts.masters = starts.are_slow && random.Chance(.3);
+  starts.everybody = starts.are_slow && !starts.masters && random.Chance(.4);
+  return starts;
+}
+
+void MakeStartsSlow(uint64_t seed, Job* job) {
+  SimulatedRandom random(seed + 7);
+  SimulationOptions& options = job->options;
+  options.check_every = 50;  // a look at a large model takes long
+  options.chief_is_ahead = .7;
+  options.cut_off_at_pieces = random.Chance(.7) ? .1 : 0;
+  options.link_queue_bytes = int64_t{64} << 20;
+  const int64_t size = random.Between(1, 3) * (kChunkBytes / 4) + random.Below(1000);
+  for (Script& script : job->scripts) {
+    script.layout_size = size;
+    script.trained = 200;
+    script.restores = true;
+  }
+  PathOptions& paths = options.plan.paths;
+  paths.rate_bytes = random.Between(5, 20) * 1'000'000;
+  // Links in memory have no packets of which a full buffer would lose some.
+  paths.buffer_bytes =
+      options.links == SimulatedLinks::kMemory ? int64_t{1} << 40 : random.Between(64, 256) << 10;
+}
 
 Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   SimulatedRandom random(seed);
@@ -40,13 +79,15 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   if (random.Chance(.2)) options.first_link_sequence = uint32_t{0} - 300;
   const int32_t workers = static_cast<int32_t>(random.Between(5, 7));
   const int64_t think_ns = random.Between(4, 20) * (long_lines ? 10 : 1) * kMillisecond;
-  const bool fits = trouble == Trouble::kFits;
+  const Starts starts = DrawStarts(seed, trouble);
+  const bool fits = trouble == Trouble::kFits || starts.are_slow;
+  if (starts.are_slow) options.failure_timeout_ns = 1200 * kMillisecond;
   const int64_t generations = fits ? random.Between(4, 8) : random.Between(1, 2);
   if (trouble == Trouble::kOneWay) {
     options.packets_per_key_phase = static_cast<uint64_t>(random.Between(20, 200));
   }
   const bool silences = trouble == Trouble::kSilences;
-  const bool masters = trouble == Trouble::kMasters;
+  const bool masters = trouble == Trouble::kMasters || starts.masters;
   if (silences || masters) options.max_staleness = -1;
   if (masters) options.master_wait_ns = 60'000 * kMillisecond;
   const int64_t patience = silences ? 3 : 1;  // others are to train still when somebody comes back
@@ -88,7 +129,9 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
                                         .masters = masters,
                                         .silences = silences,
                                         .one_way = trouble == Trouble::kOneWay,
+                                        .everybody = starts.everybody,
                                         .long_lines = long_lines});
+  if (starts.are_slow) MakeStartsSlow(seed, &job);
   return job;
 }
 
@@ -186,6 +229,15 @@ Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links) {
 
 Job DrawJobWithFits(uint64_t seed, SimulatedLinks links) {
   return DrawAnyJob(seed, links, Trouble::kFits);
+}
+
+Job DrawJobWithSlowStarts(uint64_t seed, SimulatedLinks links) {
+  Job job = DrawAnyJob(seed, links, Trouble::kStarts);
+  if (seed % 3 != 0) return job;
+  const int64_t size = job.scripts[0].layout_size;
+  job = WithJointModel(seed, std::move(job));
+  for (Script& script : job.scripts) script.layout_size += size;  // what nobody trains
+  return job;
 }
 
 Job DrawJobWithOneWayCuts(uint64_t seed, SimulatedLinks links) {

@@ -26,6 +26,10 @@ Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links);
 // With many short generations and faults as in DrawJobWithReplacements, so that origins are
 // retired.
 Job DrawJobWithFits(uint64_t seed, SimulatedLinks links);
+// Likewise, with models of several chunks on slow lines, so that faults strike in the middle of
+// what comes at a start or an end; in some another master comes, in some all workers are lost at
+// once.
+Job DrawJobWithSlowStarts(uint64_t seed, SimulatedLinks links);
 // With paths of which one direction is cut, and keys that change often.
 Job DrawJobWithOneWayCuts(uint64_t seed, SimulatedLinks links);
 // Between sites: paths of up to 300 ms, bufferbloat, policers; for links of datagrams.

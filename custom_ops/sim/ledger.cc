@@ -17,10 +17,11 @@ void Ledger::Submit(const UpdateId& id, uint64_t generation, Bytes message) {
   origin.before.try_emplace(generation, id.counter - 1);
   origin.messages.emplace_back(message.begin(), message.end());
   std::vector<float> sum = origin.sums.back();
-  const size_t elements = initial_.at(generation).size();
-  sum.resize(std::max(sum.size(), elements));
   // What no node may take adds nothing.
-  if (kListCodec.Check(message, elements).ok()) kListCodec.Apply(message, sum);
+  if (kListCodec.Check(message, initial_.at(generation).size()).ok()) {
+    sum.resize(std::max<size_t>(sum.size(), ListCodec::EndOf(message)));
+    kListCodec.Apply(message, sum);
+  }
   origin.sums.push_back(std::move(sum));
   submitted_[id.origin] = id.counter;
 }

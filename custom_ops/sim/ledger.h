@@ -92,7 +92,8 @@ class Ledger {
     uint64_t forgotten = 0;                      // the first so many messages
     std::vector<std::vector<uint8_t>> messages;  // by counter - 1, less those
     std::map<uint64_t, uint64_t> before;  // generation -> last counter before its first update
-    // Of the messages up to each counter, from 0 on, less the forgotten ones.
+    // Of the messages up to each counter, from 0 on, less the forgotten ones; up to the last
+    // element that any of them has touched.
     std::vector<std::vector<float>> sums = {{}};
     uint64_t last() const { return forgotten + messages.size(); }
     const std::vector<float>& SumUpTo(uint64_t counter) const { return sums[counter - forgotten]; }

@@ -1,5 +1,6 @@
 #include "sim/list_codec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -21,6 +22,14 @@ std::vector<uint8_t> ListCodec::Write(const Entries& entries) {
     at += kEntryBytes;
   }
   return update;
+}
+
+uint64_t ListCodec::EndOf(Bytes message) {
+  uint64_t end = 0;
+  for (size_t at = 0; at < message.size(); at += kEntryBytes) {
+    end = std::max<uint64_t>(end, uint64_t{LoadLittleEndian<uint32_t>(&message[at])} + 1);
+  }
+  return end;
 }
 
 Status ListCodec::Check(Bytes message, uint64_t size) const {

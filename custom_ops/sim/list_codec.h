@@ -17,6 +17,8 @@ class ListCodec final : public UpdateCodec {
   using Entries = std::vector<std::pair<uint32_t, float>>;
 
   // The entries behind room for an update's header.
+  // One more than the highest index in it.
+  static uint64_t EndOf(Bytes message);
   static std::vector<uint8_t> Write(const Entries& entries);
   Status Check(Bytes message, uint64_t size) const override;
   void Apply(Bytes message, std::span<float> parameters) const override;

@@ -12,17 +12,10 @@
 #include "sim/long_run.h"
 #include "sim/memory_links.h"
 #include "sim/network.h"
+#include "sim/simulation_process.h"
 
 namespace strom {
 namespace {
-
-// What a live node submitted is everywhere after so many failure timeouts without a fault. A link
-// that was lost is noticed after one, found again within another, and then there is the replay.
-constexpr int64_t kProgressTimeouts = 5;
-constexpr int64_t kFewUpdatesBytes = 2000;
-
-// What the master holds is kept for so many failure timeouts.
-constexpr int64_t kRetentionTimeouts = 3;
 
 // Every node's private key is made of one number.
 constexpr uint8_t kMasterKey = 3;
@@ -37,33 +30,14 @@ EndpointOptions EndpointOf(const SimulationOptions& simulation, uint8_t key) {
   options.failure_timeout_ns = simulation.failure_timeout_ns;
   options.first_link_sequence = simulation.first_link_sequence;
   options.packets_per_key_phase = simulation.packets_per_key_phase;
+  // Who comes while the master is away asks until another one is there.
+  options.join_timeout_ns = simulation.master_wait_ns;
   return options;
 }
 
 PublicKeyBytes PublicKeyOf(uint8_t key) { return DerivePublicKey(EndpointOf({}, key).private_key); }
 
 }  // namespace
-
-// One process of a worker: its node on its host, and the application above.
-struct Simulation::Process {
-  int32_t rank = 0;
-  int32_t attempt = 0;
-  Host host = 0;
-  std::unique_ptr<WatchedLinks> links;
-  std::unique_ptr<WorkerNode> node;
-  std::unique_ptr<Application> application;
-  VersionVector received;   // when it was last checked
-  uint64_t generation = 0;  // that had started then; 0 = none
-  uint64_t masters = 1;     // those of whom it is known to have heard
-  int64_t served = 0;
-  int32_t wakes = 0;  // see SleepsUntilLater
-
-  const ApplicationRecord& record() const { return application->record(); }
-  std::string name() const {
-    return "worker " + std::to_string(rank) +
-           (attempt == 0 ? "" : " (attempt " + std::to_string(attempt) + ")");
-  }
-};
 
 // ----------------------------------------------------------------------------------- set-up
 
@@ -126,7 +100,7 @@ void Simulation::StartMaster() {
 void Simulation::BindMaster() {
   SimulatedNetwork::Hooks& hooks = network_->hooks(master_host_);
   hooks.on_event = [this](int64_t now_ns, LinkEvent event) {
-    master_links_->Note(event);
+    if (master_links_->Note(event)) CutOffAtPieces(kChiefRank);
     master_->HandleLinkEvent(now_ns, std::move(event));
   };
   hooks.next_timeout = [this] { return master_->NextTimeout(); };
@@ -192,8 +166,8 @@ void Simulation::StartProcess(int32_t rank, Host host, int32_t attempt, uint64_t
 
 void Simulation::BindWorker(Process* process) {
   SimulatedNetwork::Hooks& hooks = network_->hooks(process->host);
-  hooks.on_event = [process](int64_t now_ns, LinkEvent event) {
-    process->links->Note(event);
+  hooks.on_event = [this, process](int64_t now_ns, LinkEvent event) {
+    if (process->links->Note(event)) CutOffAtPieces(process->rank);
     process->node->HandleLinkEvent(now_ns, std::move(event));
   };
   hooks.next_timeout = [process] {
@@ -285,12 +259,25 @@ void Simulation::Run(int64_t limit_ns) {
              (ended_ && options_.forgets) || (!scheduled && ledger_.generation() > 0);
     });
     CheckProgress();
+    CheckUnharmed();
     if (std::exchange(ended_, false) && options_.forgets) {
       NoteHoldings();
       ForgetWhatIsOver();
     }
   }
   if (violations_.empty()) CheckEnd();
+}
+
+int Simulation::interrupted_pieces() const {
+  int interrupted = master_links_->interrupted_pieces();
+  for (const auto& process : processes_) interrupted += process->links->interrupted_pieces();
+  return interrupted;
+}
+
+int Simulation::asked_again() const {
+  int asked = master_links_->asked_again();
+  for (const LostMaster& lost : lost_masters_) asked += lost.links->asked_again();
+  return asked;
 }
 
 void Simulation::NoteHoldings() {
@@ -332,12 +319,19 @@ bool Simulation::Over() const {
 }
 
 // Another master has no parameters, and neither has anybody who is left: only the chief seeds a
-// start.
+// start. And one of whom nobody knows an earlier one waits for all.
 bool Simulation::NobodyCanStart() const {
-  return masters_ > 1 && std::all_of(current_.begin(), current_.end(), [](const Process* process) {
-           const ApplicationRecord& record = process->record();
-           return record.over() || (process->rank != 0 && !record.started);
-         });
+  if (masters_ == 1) return false;
+  bool any_is_over = false, chief_is_here = false, all_are_new = true;
+  for (const Process* process : current_) {
+    const ApplicationRecord& record = process->record();
+    any_is_over |= record.over();
+    if (record.over()) continue;
+    if (record.started) return false;
+    chief_is_here |= process->rank == kChiefRank;
+    all_are_new &= record.origin >> 32 == masters_;
+  }
+  return !chief_is_here || (any_is_over && all_are_new);
 }
 
 void Simulation::At(int64_t time_ns, std::function<void()> action) {
@@ -351,10 +345,15 @@ void Simulation::ScheduleFaults() {
     At(network_->now_ns() + fault.at_ns, [this, fault] {
       Begin(fault);
       ++disturbances_;
+      for (const int32_t rank : fault.ranks) ++struck_[rank];
       At(network_->now_ns() + fault.for_ns, [this, fault] {
         End(fault);
         --disturbances_;
         quiet_since_ns_ = network_->now_ns();
+        for (const int32_t rank : fault.ranks) {
+          --struck_[rank];
+          struck_until_ns_[rank] = network_->now_ns();
+        }
       });
     });
   }
@@ -472,7 +471,7 @@ void Simulation::Replace(int32_t rank) {
   } else {
     host = AddHost(kWorkerKey);
   }
-  StartProcess(rank, host, old.attempt + 1, FirstGenerationOfReplacement());
+  StartProcess(rank, host, old.attempt + 1, FirstGenerationOfReplacement(rank));
   Log(current_[static_cast<size_t>(rank)]->name() + " starts");
 }
 
@@ -486,9 +485,13 @@ void Simulation::ReplaceMaster() {
 
 // Mostly the one that runs; at times one that is over, or the next. Of a master that has started
 // nothing nobody can learn where the others are: where there may be one, all begin with the first.
-uint64_t Simulation::FirstGenerationOfReplacement() {
+uint64_t Simulation::FirstGenerationOfReplacement(int32_t rank) {
   if (options_.master_wait_ns > 0) return 1;
   if (options_.forgets) return ledger_.generation();
+  if (rank == kChiefRank && options_.chief_is_ahead > 0 &&
+      network_->random().Chance(options_.chief_is_ahead)) {
+    return ledger_.generation() + 1;
+  }
   const int64_t choice = network_->random().Below(10);
   if (choice == 0) return ledger_.generation() + 1;
   return choice < 3 ? 1 : ledger_.generation();
@@ -507,6 +510,16 @@ void Simulation::CutOff(int32_t rank) {
      });
 }
 
+// In the middle of what comes to it, or, of the chief, from it.
+void Simulation::CutOffAtPieces(int32_t rank) {
+  // Without the chief the first generation never starts.
+  const bool is_needed = rank == kChiefRank && ledger_.generation() == 0;
+  if (options_.cut_off_at_pieces == 0 || is_needed) return;
+  if (!network_->random().Chance(options_.cut_off_at_pieces)) return;
+  Log("worker " + std::to_string(rank) + " is cut off in the middle of pieces");
+  At(network_->now_ns(), [this, rank] { CutOff(rank); });
+}
+
 // The one whose word it has last heard: a worker that stood still hears a lost one's.
 const MasterNode& Simulation::MasterOf(const Process& process) const {
   const uint64_t epoch = process.node->master_epoch();
@@ -521,162 +534,7 @@ Host Simulation::HostOf(int32_t rank) const {
   return rank == kMasterRank ? master_host_ : current_[static_cast<size_t>(rank)]->host;
 }
 
-// ----------------------------------------------------------------------------------- checks
-
-void Simulation::CheckMaster() {
-  const VersionVector& received = master_->received();
-  Expect(std::exchange(master_starts_, false)
-             ? KeepsTheLiving(master_received_, received, LivingOrigins(nullptr))
-             : OnlyGrows(master_received_, received),
-         nullptr);
-  Expect(HoldsOnlySubmitted(received, ledger_), nullptr);
-  if (received != master_received_) master_received_ = received;
-  Expect(RingAndHoldAreBounded(master_->replication(), options_.ring_bytes, options_.ring_bytes),
-         nullptr);
-  Expect(QueuesDownAreBounded(*master_links_), nullptr);
-  Expect(CountsOnlyGiven(master_->steps_counted(), ledger_.given(ledger_.generation())), nullptr);
-}
-
-// Of the processes that no start may retire at the node of `process`. Another master may know only
-// some of them.
-std::set<uint64_t> Simulation::LivingOrigins(const Process* process) const {
-  std::set<uint64_t> living;
-  if (process != nullptr) living.insert(process->record().origin);
-  if (masters_ > 1) return living;
-  for (const Process* other : current_) {
-    if (!other->record().over()) living.insert(other->record().origin);
-  }
-  return living;
-}
-
-std::string Simulation::QueuesDownAreBounded(const WatchedLinks& links) const {
-  // Snapshots and what is said on the control channel come on top of the updates.
-  constexpr int64_t kOtherBytes = 32 << 10;
-  return QueueIsBounded(links.LongestQueueDown(), options_.link_queue_bytes + kOtherBytes);
-}
-
-void Simulation::CheckWorker(Process* process) {
-  const ApplicationRecord& record = process->record();
-  if (record.over()) return;
-  const VersionVector& received = process->node->received();
-  const uint64_t generation = record.started ? record.generation : 0;
-  const bool goes_on = std::exchange(process->generation, generation) == generation;
-  std::string shrinks = goes_on && generation != 0
-                            ? OnlyGrows(process->received, received)
-                            : KeepsTheLiving(process->received, received, LivingOrigins(process));
-  if (!shrinks.empty() && process->masters < masters_) {
-    // Another master goes on from a replica that lacked it.
-    process->masters = masters_;
-    shrinks.clear();
-  }
-  Expect(shrinks, process);
-  Expect(HoldsOnlySubmitted(received, ledger_), process);
-  if (received != process->received) process->received = received;
-  Expect(HoldsItsOwn(record.origin, received, ledger_), process);
-  // Between two generations origins are retired; another master's workers forget others' updates.
-  if (record.started && !process->node->AwaitsParameters()) {
-    Expect(AppliesOnlyReceived(record.applied, received), process);
-  }
-  if (record.started && !PlanOf(*process).IsJoint()) {
-    Expect(AddsUp(record.parameters, record.generation, record.applied, ledger_), process);
-  }
-  Expect(
-      RingAndHoldAreBounded(process->node->replication(), options_.ring_bytes, options_.ring_bytes),
-      process);
-  Expect(QueuesDownAreBounded(*process->links), process);
-}
-
-// What live nodes submitted a while ago, with no fault since, is everywhere.
-void Simulation::CheckProgress() {
-  const int64_t now_ns = network_->now_ns();
-  // A queue of few updates passes few on in a round trip.
-  int64_t patience = options_.link_queue_bytes < kFewUpdatesBytes ? 8 : 1;
-  // Workers look for another master, then that one waits for all of them.
-  if (masters_ > 1) patience *= 2;
-  const int64_t bound_ns = patience * kProgressTimeouts * options_.failure_timeout_ns;
-  Then& now = history_.emplace_back();
-  now.time_ns = now_ns;
-  now.generation = ledger_.generation();
-  for (const Process* process : current_) {
-    const uint64_t origin = process->record().origin;
-    if (!process->record().over()) now.submitted[origin] = CounterOf(ledger_.submitted(), origin);
-  }
-  while (history_.size() > 1 && now_ns - history_[1].time_ns >= bound_ns) history_.pop_front();
-  const Then& then = history_.front();
-  if (now_ns - then.time_ns < bound_ns) return;
-  if (disturbances_ > 0 || now_ns - quiet_since_ns_ < bound_ns) return;
-  if (NobodyCanStart()) return;
-  CheckTree();
-  VersionVector submitted;
-  for (const Process* process : current_) {
-    const auto found = then.submitted.find(process->record().origin);
-    if (!process->record().over() && found != then.submitted.end()) submitted.insert(*found);
-  }
-  Expect(HasArrived(submitted, master_->received()), nullptr);
-  for (const Process* process : current_) {
-    const ApplicationRecord& record = process->record();
-    if (record.over() || !record.started || record.generation != then.generation) continue;
-    Expect(HasArrived(submitted, process->node->received()), process);
-  }
-}
-
-// Who relays to whom: a worker's parent is the worker that it has a link to, else the master.
-void Simulation::CheckTree() {
-  if (options_.topology == Topology::kPlain) return;
-  std::map<Address, int32_t> ranks;
-  for (const Process* process : current_) {
-    ranks[network_->address(process->host)] = process->rank;
-  }
-  std::map<int32_t, int32_t> parents;
-  for (const Process* process : current_) {
-    const ApplicationRecord& record = process->record();
-    if (record.state == ApplicationRecord::State::kFinished) return;  // the tree is dissolving
-    if (record.over() || record.origin == 0) continue;
-    if (record.generation != ledger_.generation()) {
-      if (process->attempt == 0) return;  // between two generations
-      continue;                           // one that waits for the next has no place
-    }
-    if (process->attempt > 0 && !record.started) return;  // it may not have taken its place yet
-    int32_t& parent = parents.emplace(process->rank, kTreeRoot).first->second;
-    for (const auto& [link, watched] : process->links->open()) {
-      const auto above = ranks.find(watched.to);
-      const bool of_tree = watched.initiated && !process->node->IsToPeer(link);
-      if (!of_tree || above == ranks.end()) continue;
-      if (parent != kTreeRoot) Expect("has two parents", process);
-      parent = above->second;
-    }
-  }
-  if (parents.size() < 2) return;
-  Expect(TreeIsSound(parents, options_.max_children, options_.max_depth), nullptr);
-}
-
-// Without a plan the script's writer knows who fails.
-void Simulation::CheckEnd() {
-  if (options_.plan.faults.empty()) return;
-  // Sequenced modes have no snapshot for a live worker, and in a tree one parent after another may
-  // be out of reach.
-  int64_t silent_ns = 0;
-  for (const Fault& fault : options_.plan.faults) {
-    if (fault.kind != Fault::Kind::kHarm) silent_ns += fault.for_ns;
-  }
-  const bool outran_ring = options_.max_staleness >= 0 && options_.topology != Topology::kPlain &&
-                           silent_ns > kRetentionTimeouts * options_.failure_timeout_ns;
-  for (const auto& process : processes_) {
-    const ApplicationRecord& record = process->record();
-    const bool excused =
-        was_cut_off(process->rank) || (record.ending && masters_ > 1) ||
-        options_.plan.MayEnd(process->rank, process->attempt > 0, options_.failure_timeout_ns);
-    // Memory links give up a join where nobody answers at that time; the endpoint asks for longer.
-    const bool unlucky = process->attempt > 0 && options_.links == SimulatedLinks::kMemory &&
-                         record.failure.code == Code::kUnreachable;
-    // Where every replica lacks what its maker keeps no longer.
-    const bool unkept =
-        masters_ > 1 && record.failure.message.find("kept no longer") != std::string::npos;
-    if (record.state == ApplicationRecord::State::kFailed && !unlucky && !unkept) {
-      Expect(FailsForAReason(record.failure, excused, outran_ring), process.get());
-    }
-  }
-}
+// ----------------------------------------------------------------------------------- words
 
 void Simulation::Expect(const std::string& broken, const Process* process) {
   if (!broken.empty()) Violate(process == nullptr ? "the master" : process->name(), broken);

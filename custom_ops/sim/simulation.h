@@ -50,6 +50,9 @@ struct SimulationOptions {
   uint32_t first_link_sequence = 0;    // datagrams only: of every link
   uint64_t packets_per_key_phase = 0;  // datagrams only: as in EndpointOptions
   size_t max_origins = kMaxOrigins;    // as in MasterNodeOptions
+  double cut_off_at_pieces = 0;  // with this chance who has got the first part of pieces of values
+  // With this chance a chief that comes for a lost one begins the generation after that which runs.
+  double chief_is_ahead = 0;
   FaultPlan plan = {};
   // Of generations that are over nothing is kept, so that what is left is what the nodes hold;
   // their holdings are noted. For runs of many generations.
@@ -103,6 +106,9 @@ class Simulation {
   const std::vector<Holdings>& holdings() const { return holdings_; }
   int64_t replaced() const { return replaced_; }
   int64_t drained() const { return drained_; }
+  // See WatchedLinks.
+  int interrupted_pieces() const;
+  int asked_again() const;
   int64_t rejoined() const { return rejoined_; }  // in a generation that ran
 
  private:
@@ -127,8 +133,9 @@ class Simulation {
   void ReplaceMaster();
   const MasterNode& MasterOf(const Process& process) const;
   const JointPlan& PlanOf(const Process& process) const;
-  uint64_t FirstGenerationOfReplacement();
+  uint64_t FirstGenerationOfReplacement(int32_t rank);
   void CutOff(int32_t rank);
+  void CutOffAtPieces(int32_t rank);
   void At(int64_t time_ns, std::function<void()> action);
   Host HostOf(int32_t rank) const;
 
@@ -137,6 +144,8 @@ class Simulation {
   void CheckWorker(Process* process);
   std::set<uint64_t> LivingOrigins(const Process* process) const;
   void CheckProgress();
+  void CheckUnharmed();
+  bool IsUnharmed(int32_t rank, int64_t since_ns) const;
   void CheckTree();
   void CheckEnd();
   std::string QueuesDownAreBounded(const WatchedLinks& links) const;
@@ -178,6 +187,8 @@ class Simulation {
     VersionVector submitted;  // by processes that live still
   };
   std::deque<Then> history_;
+  std::map<int32_t, int> struck_;                         // by how many faults that last, by rank
+  std::map<int32_t, int64_t> struck_until_ns_;            // until then it was, by rank
   std::map<uint64_t, std::map<size_t, UpdateId>> order_;  // of each generation, sequenced modes
   std::vector<MasterEvent> master_events_;
   std::vector<std::string> violations_;

@@ -1,15 +1,19 @@
 // A host's LinkLayer as its node sees it, with a record of which links stand and to whom, for the
-// checks of queues and trees. It changes nothing.
+// checks of queues and trees, and of what has happened on them that tests want to have reached. It
+// changes nothing.
 #ifndef KERAS_STROM_SIM_WATCHED_LINKS_H_
 #define KERAS_STROM_SIM_WATCHED_LINKS_H_
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "core/base/link_layer.h"
+#include "core/replication/blob.h"
+#include "core/replication/control.h"
 #include "sim/forwarded_links.h"
 
 namespace strom {
@@ -24,11 +28,19 @@ class WatchedLinks final : public ForwardedLinks {
 
   using ForwardedLinks::ForwardedLinks;
 
-  // Every event passes here before the node gets it.
-  void Note(const LinkEvent& event) {
-    if (event.type == LinkEvent::Type::kDown) open_.erase(event.link);
+  // Every event passes here before the node gets it. True: it is the first part of pieces of values
+  // of which more is to come.
+  bool Note(const LinkEvent& event) {
+    if (event.type == LinkEvent::Type::kDown) Forget(event.link);
     if (event.type == LinkEvent::Type::kUp) open_[event.link].up = true;
+    const bool is_chunk =
+        event.type == LinkEvent::Type::kMessage && event.channel == Channel::kState;
+    return is_chunk && NoteChunk(event);
   }
+  // Runs of pieces of which a part has come, and the link has gone before the rest.
+  int interrupted_pieces() const { return interrupted_pieces_; }
+  // Questions for more pieces of values for which the chief had been asked before.
+  int asked_again() const { return asked_again_; }
   // The links that stand or are being made.
   const std::map<LinkId, Watched>& open() const { return open_; }
   // Of the links that others have made to this host: downward.
@@ -47,12 +59,38 @@ class WatchedLinks final : public ForwardedLinks {
     return link;
   }
   void Close(int64_t now_ns, LinkId link, const std::string& reason) override {
-    open_.erase(link);
+    Forget(link);
     ForwardedLinks::Close(now_ns, link, reason);
+  }
+  bool Send(int64_t now_ns, LinkId link, Channel channel, Buffer message) override {
+    ControlMessage word;
+    if (channel == Channel::kControl && message->front() == AskPieces::kType &&
+        ParseControl(*message, &word).ok()) {
+      if (!asked_.insert(std::get<AskPieces>(word).number).second) ++asked_again_;
+    }
+    return ForwardedLinks::Send(now_ns, link, channel, std::move(message));
   }
 
  private:
+  void Forget(LinkId link) {
+    open_.erase(link);
+    interrupted_pieces_ += static_cast<int>(begun_.erase(link));
+  }
+  bool NoteChunk(const LinkEvent& event) {
+    BlobChunk chunk;
+    const bool is_piece =
+        ParseChunk(*event.payload, &chunk).ok() && chunk.name.kind == BlobKind::kPieces;
+    if (!is_piece) return false;
+    if (chunk.offset + chunk.bytes.size() < chunk.total) return begun_.insert(event.link).second;
+    begun_.erase(event.link);
+    return false;
+  }
+
   std::map<LinkId, Watched> open_;
+  std::set<LinkId> begun_;    // on which a part of pieces has come
+  std::set<uint64_t> asked_;  // numbers of the chief's announcements
+  int interrupted_pieces_ = 0;
+  int asked_again_ = 0;
 };
 
 }  // namespace strom

@@ -2,7 +2,8 @@
 //
 //   simulator --seeds 0-999 [--links memory|datagrams|both] [--seconds N]
 //             [--jobs
-//             any|replacements|drains|masters|silences|fits|one-way|long-lines|joint|both|all]
+//             any|replacements|drains|masters|silences|fits|starts|one-way|long-lines|joint|both|
+//             all]
 //   simulator --verbose 123 [--links ...]    one job, with its plan and every event
 //   simulator --seeds 0-99 --expect-violation    ends well only where a promise is broken (mutants)
 //   simulator --long rejoins:N|hours:N    N processes are replaced in synchronous mode, or N hours
@@ -28,7 +29,8 @@ struct Arguments {
   uint64_t first = 0, last = 99;
   bool memory = true, datagrams = true;
   bool any = true, replacements = true;  // which jobs
-  bool drains = false, masters = false, silences = false, fits = false, one_way = false;
+  bool drains = false, masters = false, silences = false, fits = false, starts = false;
+  bool one_way = false;
   bool long_lines = false, joint = false;
   std::optional<uint64_t> verbose;
   bool expect_violation = false;
@@ -40,7 +42,8 @@ int Usage() {
   std::fprintf(stderr,
                "usage: simulator [--seeds A-B] [--links memory|datagrams|both]\n"
                "                 [--jobs "
-               "any|replacements|drains|masters|silences|fits|one-way|long-lines|joint|both|all]\n"
+               "any|replacements|drains|masters|silences|fits|starts|one-way|long-lines|joint|both|"
+               "all]\n"
                "                 [--seconds N]\n"
                "                 [--expect-violation] | --verbose SEED [--links ...] [--jobs ...]\n"
                "                 | --long rejoins:N|hours:N\n");
@@ -84,12 +87,13 @@ bool Parse(int count, char** words, Arguments* arguments) {
       arguments->masters = all || jobs == "masters";
       arguments->silences = all || jobs == "silences";
       arguments->fits = all || jobs == "fits";
+      arguments->starts = all || jobs == "starts";
       arguments->one_way = all || jobs == "one-way";
       arguments->long_lines = all || jobs == "long-lines";
       arguments->joint = all || jobs == "joint";
       if (arguments->any || arguments->replacements || arguments->drains || arguments->masters ||
-          arguments->silences || arguments->fits || arguments->one_way || arguments->long_lines ||
-          arguments->joint) {
+          arguments->silences || arguments->fits || arguments->starts || arguments->one_way ||
+          arguments->long_lines || arguments->joint) {
         continue;
       }
       return false;
@@ -160,6 +164,7 @@ int Main(const Arguments& arguments) {
       if (arguments.masters) jobs.push_back(DrawJobWithMasters(seed, links));
       if (arguments.silences) jobs.push_back(DrawJobWithSilences(seed, links));
       if (arguments.fits) jobs.push_back(DrawJobWithFits(seed, links));
+      if (arguments.starts) jobs.push_back(DrawJobWithSlowStarts(seed, links));
       if (arguments.one_way) jobs.push_back(DrawJobWithOneWayCuts(seed, links));
       if (arguments.long_lines) jobs.push_back(DrawJobOnLongLines(seed, links));
       if (arguments.joint) jobs.push_back(DrawJobWithJointModel(seed, links));

@@ -23,6 +23,7 @@ struct Tally {
   int snapshots = 0;                       // of live workers that were too far behind
   int handed_over = 0, resumed = 0;        // replicas to other masters, generations that went on
   int merged = 0;                          // jobs whose last master has published updates
+  int interrupted_pieces = 0, asked_again = 0;  // see WatchedLinks
 
   void Add(const Simulation& simulation) {
     for (int32_t rank = 0; rank < simulation.size(); ++rank) {
@@ -39,6 +40,8 @@ struct Tally {
       }
     }
     drained += simulation.drained();
+    interrupted_pieces += simulation.interrupted_pieces();
+    asked_again += simulation.asked_again();
     for (const auto& [origin, counter] : simulation.master().received()) {
       merged += IsOfMaster(origin) ? 1 : 0;
     }
@@ -153,6 +156,25 @@ TEST(SimulatorTest, VectorsShrinkWithEveryFitOverMemoryLinks) {
 TEST(SimulatorTest, VectorsShrinkWithEveryFitOverDatagrams) {
   constexpr uint64_t kRuns = ShareOf(100);
   ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithFits), kRuns);
+}
+
+// Of the values with which a `fit` starts or ends a part has come when the line is cut; and the
+// master's change after the chief was asked for those that it lacked.
+TEST(SimulatorTest, StartsAndEndsAreStruckInTheirMiddleOverMemoryLinks) {
+  constexpr uint64_t kRuns = ShareOf(100);
+  constexpr uint64_t kFirst = 45;  // the first one whose chief is asked again
+  const Tally tally =
+      RunSeeds(kFirst, kFirst + kRuns, SimulatedLinks::kMemory, DrawJobWithSlowStarts);
+  EXPECT_GT(tally.finished, 2 * static_cast<int>(kRuns));
+  EXPECT_GT(tally.interrupted_pieces, static_cast<int>(kRuns) / 4);
+  EXPECT_GT(tally.asked_again, 0);
+}
+
+TEST(SimulatorTest, StartsAndEndsAreStruckInTheirMiddleOverDatagrams) {
+  constexpr uint64_t kRuns = ShareOf(40);
+  const Tally tally = RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithSlowStarts);
+  EXPECT_GT(tally.finished, 2 * static_cast<int>(kRuns));
+  EXPECT_GT(tally.interrupted_pieces, static_cast<int>(kRuns) / 4);
 }
 
 // One direction of a path is cut, the other is not, and the keys change all the while.
