@@ -54,9 +54,14 @@ std::string WorkerNode::State::Unmerge(const UpdateId& id, const Buffer& update,
 
 void WorkerNode::State::Handle(const SayAgain& again) {
   if (again.generation != relay.layout().generation || !relay.merges()) return;
-  for (uint64_t next = again.from + 1; next <= std::min(again.to, counter); ++next) {
-    const Buffer own_update = relay.replication().Find({origin, next});
-    if (own_update != nullptr) links->Send(now_ns, link, Channel::kUpdate, own_update);
+  // The master asks until it is there, and a slow line takes longer for it than that waits.
+  if (links->QueuedBytes(link) <= kBusyLinkBytes) on_its_way = 0;
+  const uint64_t last = std::min(again.to, counter);
+  for (uint64_t next = std::max(again.from, on_its_way); next < last;) {
+    const Buffer own_update = relay.replication().Find({origin, ++next});
+    if (own_update == nullptr) continue;
+    links->Send(now_ns, link, Channel::kUpdate, own_update);
+    on_its_way = next;
   }
 }
 

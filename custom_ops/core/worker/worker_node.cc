@@ -344,6 +344,7 @@ void WorkerNode::State::HandleUp(const LinkEvent& event) {
   up = true;
   assembler = {};
   donation_assembler = {};
+  on_its_way = 0;
   give_up_ns.reset();
   retry_ns = kNever;
   last_beacon_ns = now_ns;

@@ -167,6 +167,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   std::optional<int64_t> give_up_ns;  // set while the worker looks for a silent master
   int64_t retry_ns = kNever;
   int64_t said_again_ns = 0;   // own updates that the master has lacked for long
+  uint64_t on_its_way = 0;     // the last own update that was said again, while the link is busy
   int64_t last_beacon_ns = 0;  // over the link to the master
   uint32_t missing = 0;        // as that said
   int64_t now_ns = 0;

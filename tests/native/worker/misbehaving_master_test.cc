@@ -12,6 +12,7 @@
 #include "core/replication/control.h"
 #include "core/replication/merged_update.h"
 #include "core/replication/pieces.h"
+#include "core/replication/relay.h"
 #include "core/worker/worker_node.h"
 #include "empty_update.h"
 #include "link_events.h"
@@ -304,6 +305,33 @@ TEST(MisbehavingMasterTest, WhatIsAskedForAgainIsSaidOnlyIfItIsThisWorkersAndHer
   alone.links.sent.clear();
   alone.Hear(SayAgain{1, 0, 1});
   EXPECT_EQ(alone.links.Updates(1), 0) << "nothing is merged there";
+}
+
+// The master asks until it is there, and a slow line takes longer than from one question to the
+// next.
+TEST(MisbehavingMasterTest, WhatIsOnItsWayIsNotSaidOnceMoreForEachQuestion) {
+  TrainingWorker worker(-1, 0);
+  for (int i = 0; i < 3; ++i) (void)worker.Submit();
+  worker.links.sent.clear();
+  worker.links.queued[1] = kBusyLinkBytes + 1;
+  for (int i = 0; i < 20; ++i) worker.Hear(SayAgain{1, 0, 3});
+  EXPECT_EQ(worker.links.Updates(1), 3);
+  worker.Hear(SayAgain{1, 1, 3});  // the first has come
+  EXPECT_EQ(worker.links.Updates(1), 3);
+  (void)worker.Submit();
+  worker.links.sent.clear();
+  worker.Hear(SayAgain{1, 2, 4});
+  EXPECT_EQ(worker.links.Updates(1), 1) << "this one is new";
+  worker.links.queued[1] = 0;
+  worker.Hear(SayAgain{1, 2, 4});
+  EXPECT_EQ(worker.links.Updates(1), 4) << "and that which had waited for room itself";
+  // What was on its way is lost with the link.
+  worker.links.queued[2] = kBusyLinkBytes + 1;
+  worker.node.HandleLinkEvent(kNow, Down(1, Code::kMasterLost));
+  worker.node.HandleLinkEvent(kNow, Up(2, EncodeWelcome({kOrigin, 0, 1})));
+  worker.links.sent.clear();
+  worker.node.HandleLinkEvent(kNow, MessageOn(2, SayAgain{1, 2, 4}));
+  EXPECT_EQ(worker.links.Updates(2), 2);
 }
 
 TEST(MisbehavingMasterTest, AnOwnUpdateThatNoBeaconHasNamedForLongIsSaidAgain) {
