@@ -21,6 +21,7 @@ void LateJoins::Started(const Layout& layout, const std::string& options_text,
   options_text_ = options_text;
   plan_ = plan;
   snapshot_.reset();
+  over_.reset();
 }
 
 void LateJoins::HandleAnnounce(int64_t now_ns, const Member& member, const Announce& announce,
@@ -33,7 +34,7 @@ void LateJoins::HandleAnnounce(int64_t now_ns, const Member& member, const Annou
     return;
   }
   if (!trains || layout.generation < generation->layout().generation) {
-    return TellEnd(member.rank, layout);
+    return TellEnd(now_ns, member.rank, layout);
   }
   const std::string misfit = Misfit(member, announce, *generation);
   if (!misfit.empty()) return host_->Fail(member.rank, Code::kRefused, misfit);
@@ -42,8 +43,11 @@ void LateJoins::HandleAnnounce(int64_t now_ns, const Member& member, const Annou
 
 void LateJoins::Settle(int64_t now_ns, const MasterGeneration& generation) {
   if (snapshot_ && now_ns - snapshot_->made_ns > share_ns_) snapshot_.reset();
+  if (over_ && now_ns - over_->made_ns > share_ns_) over_.reset();
   if (generation.phase() != MasterGeneration::Phase::kEnded) return;
-  for (const auto& [rank, layout] : std::exchange(waiting_, {})) TellEnd(rank, layout);
+  for (const auto& [rank, layout] : std::exchange(waiting_, {})) {
+    TellEnd(now_ns, rank, layout);
+  }
 }
 
 std::string LateJoins::Misfit(const Member& member, const Announce& announce,
@@ -148,7 +152,7 @@ void LateJoins::SendPending(int32_t rank, const Frozen& snapshot,
                                    Bytes(updates)));
 }
 
-void LateJoins::TellEnd(int32_t rank, const Layout& layout) {
+void LateJoins::TellEnd(int64_t now_ns, int32_t rank, const Layout& layout) {
   const auto known = layouts_.find(layout.size);
   const bool is_known = known != layouts_.end() && known->second == layout.hash;
   if (!is_known || layout.size > parameters_->size()) {
@@ -158,13 +162,10 @@ void LateJoins::TellEnd(int32_t rank, const Layout& layout) {
                            " shared values is none that this job has trained; build the same "
                            "model on every worker");
   }
-  const uint64_t number = ++last_number_;
+  const Over& over = FreezeEnd(now_ns, layout);
   end_notified_[rank] = layout.generation;
-  host_->Send(rank, Ended{layout.generation, number});
-  // A layout only grows, so what an earlier one holds stands first.
-  const Bytes prefix = AsBytes(std::span(*parameters_).first(layout.size));
-  host_->SendBlob(rank,
-                  EncodeBlob({BlobKind::kParameters, layout.generation, 0, number, 0}, prefix));
+  host_->Send(rank, Ended{layout.generation, over.number});
+  host_->SendBlob(rank, over.chunks);
   host_->Report({MasterEvent::Type::kNotice, rank,
                  WorkerName(rank) + " has come after the end of " +
                      GenerationName(layout.generation) + " and gets its parameters"});
@@ -182,6 +183,24 @@ void LateJoins::GiveFinalState(int32_t rank) {
     std::memcpy(bytes.data() + sizeof(generation), state.data(), state.size() * sizeof(double));
   }
   host_->SendBlob(rank, EncodeBlob(name, Bytes(bytes)));
+}
+
+// Those of one host may come together after its loss, and all want the same.
+const LateJoins::Over& LateJoins::FreezeEnd(int64_t now_ns, const Layout& layout) {
+  if (over_ && now_ns - over_->made_ns <= share_ns_ && over_->generation == layout.generation &&
+      over_->size == layout.size) {
+    return *over_;
+  }
+  const uint64_t number = ++last_number_;
+  // A layout only grows, so what an earlier one holds stands first.
+  const Bytes prefix = AsBytes(std::span(*parameters_).first(layout.size));
+  const BlobName name{BlobKind::kParameters, layout.generation, 0, number, 0};
+  over_ = Over{.number = number,
+               .generation = layout.generation,
+               .size = layout.size,
+               .made_ns = now_ns,
+               .chunks = EncodeBlob(name, prefix)};
+  return *over_;
 }
 
 const LateJoins::Frozen& LateJoins::Freeze(int64_t now_ns, const VersionVector& least,

@@ -54,7 +54,7 @@ class LateJoins {
   void TakeBack(int64_t now_ns, const Member& member, const AskResume& resume,
                 MasterGeneration* generation);
   // The generation that it has announced is over, or the others never begin it.
-  void TellEnd(int32_t rank, const Layout& layout);
+  void TellEnd(int64_t now_ns, int32_t rank, const Layout& layout);
   // A generation has ended here; the mean of its members' state at the end.
   void KeepFinalState(uint64_t generation, std::vector<double> state) {
     final_state_ = {generation, std::move(state)};
@@ -84,6 +84,15 @@ class LateJoins {
     std::vector<Buffer> chunks;
   };
 
+  // The parameters for those who have come after the end of a generation.
+  struct Over {
+    uint64_t number = 0;
+    uint64_t generation = 0;
+    uint64_t size = 0;
+    int64_t made_ns = 0;
+    std::vector<Buffer> chunks;
+  };
+
   void Join(int64_t now_ns, const Member& member, MasterGeneration* generation);
   // "" or why the member cannot take part.
   std::string Misfit(const Member& member, const Announce& announce,
@@ -92,6 +101,7 @@ class LateJoins {
   // One that covers `least`.
   const Frozen& Freeze(int64_t now_ns, const VersionVector& least,
                        const MasterGeneration& generation);
+  const Over& FreezeEnd(int64_t now_ns, const Layout& layout);
   int64_t ParametersBytes() const {
     return static_cast<int64_t>(parameters_->size() * sizeof(float));
   }
@@ -109,6 +119,7 @@ class LateJoins {
   std::pair<uint64_t, std::vector<double>> final_state_;
   uint64_t last_number_ = 0;  // of a snapshot
   std::optional<Frozen> snapshot_;
+  std::optional<Over> over_;
 };
 
 }  // namespace strom

@@ -73,7 +73,7 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
   const std::vector<StartRendezvous::Difference> differences =
       rendezvous_.Add(rank, announce, in_step);
   for (const auto& [behind, layout] : rendezvous_.TakeOvertaken()) overtaken_[behind] = layout;
-  TellOvertaken();
+  TellOvertaken(now_ns);
   for (const StartRendezvous::Difference& difference : differences) {
     if (difference.misfit) {
       host_->Fail(*difference.misfit, Code::kRefused, difference.text);
@@ -104,10 +104,10 @@ bool MasterFits::IsTheLatest(int32_t rank, const Announce& announce) {
 bool MasterFits::KnowsWhoIsLost() const { return generation_ || !membership_->HasAdopted(); }
 
 // Before any generation has started here there is nothing to tell them with.
-void MasterFits::TellOvertaken() {
+void MasterFits::TellOvertaken(int64_t now_ns) {
   if (!late_joins_.KnowsAny()) return;
   for (const auto& [rank, layout] : std::exchange(overtaken_, {})) {
-    late_joins_.TellEnd(rank, layout);
+    late_joins_.TellEnd(now_ns, rank, layout);
   }
 }
 
@@ -246,7 +246,7 @@ void MasterFits::LearnLastEnd(int64_t now_ns) {
   parameters_ = std::move(whole->parameters);
   late_joins_.KnowEnd(whole->resume.layout);
   last_end_.Clear();
-  TellOvertaken();
+  TellOvertaken(now_ns);
 }
 
 void MasterFits::HandleDonation(int64_t now_ns, const Member& member, const BlobChunk& chunk,
@@ -424,7 +424,7 @@ void MasterFits::Settle(int64_t now_ns) {
   LearnLastEnd(now_ns);
   AskForChiefsValues();
   if (!generation_) return;
-  TellOvertaken();
+  TellOvertaken(now_ns);
   late_joins_.Settle(now_ns, *generation_);
   donations_.Advance(now_ns, &*generation_);
   generation_->AdvanceExchange(now_ns);

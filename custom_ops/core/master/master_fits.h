@@ -139,7 +139,7 @@ class MasterFits {
   void FailForgotten(int32_t rank);
   bool IsTheLatest(int32_t rank, const Announce& announce);
   bool KnowsWhoIsLost() const;
-  void TellOvertaken();
+  void TellOvertaken(int64_t now_ns);
   void TellAllWhoLeft();
   void TellWhoLeft(const Member& waiting);
   bool EveryoneAccountedFor(int64_t now_ns) const;

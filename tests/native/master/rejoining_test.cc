@@ -1,6 +1,7 @@
 // Workers that leave to join anew, as one does whose fit has failed: no start is without them.
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 
 #include "scripted_master.h"
@@ -91,6 +92,34 @@ TEST(RejoiningTest, OneThatIsRefusedMayBeginAnotherFitWithTheOthers) {
   master.Begin(4);
   EXPECT_TRUE(master.HasStarted(3));
   EXPECT_TRUE(master.HasStarted(4));
+}
+
+// Where a host is lost, all its workers come back at once, and each may be as large as a model.
+TEST(RejoiningTest, ThoseWhoComeAfterTheEndTogetherShareOneCopyOfTheParameters) {
+  Rejoining master;
+  for (const LinkId link : {1, 2}) {
+    master.node.HandleLinkEvent(kNow, Down(link, Code::kMasterLost));
+  }
+  std::set<const void*> copies;
+  for (const LinkId link : {3, 4}) {
+    master.SayHello(link, static_cast<int32_t>(link) - 3, static_cast<uint8_t>(link),
+                    /*attempt=*/1);
+    master.node.HandleLinkEvent(kNow, Up(link));
+    master.links.sent.clear();
+    Announce announce{kLayout, 0, ""};
+    announce.hashes.resize(PieceGrid(kLayout.size).count());
+    master.Say(link, announce);
+    const auto ended = master.links.Last<Ended>(link);
+    ASSERT_TRUE(ended);
+    for (const RecordedLinks::Sent& sent : master.links.sent) {
+      if (sent.channel != Channel::kState) continue;
+      BlobChunk chunk;
+      ASSERT_TRUE(ParseChunk(*sent.message, &chunk).ok());
+      EXPECT_EQ(chunk.name.mark, ended->snapshot);
+      copies.insert(sent.message.get());
+    }
+  }
+  EXPECT_EQ(copies.size(), 1u);
 }
 
 }  // namespace
