@@ -108,7 +108,7 @@ class Progress:
     def set_learning_rates(self, rates: Sequence[float]) -> None:
         """The inverse of `learning_rates`; rates that are equal already are left alone."""
         for variable, rate in zip(self._rates(), rates, strict=True):
-            if float(variable.numpy()) != float(np.float32(rate)):
+            if np.float32(variable.numpy()) != np.float32(rate):
                 variable.assign(rate)
 
     def _rates(self) -> list[Any]:

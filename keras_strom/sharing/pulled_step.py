@@ -215,7 +215,7 @@ class PulledStep(TrainingStep):
         with tf.device("/cpu:0"):
             dense = self._dense(gradients, taken)
             exchange = {
-                "rate": tf.constant(0.0) if rate is None else rate.read_value(),
+                "rate": tf.cast(0.0 if rate is None else rate.read_value(), tf.float32),
                 "iteration": self._step,
                 "joint_now": self._joint_now,
                 "model": self._local.handle,
@@ -240,7 +240,7 @@ class PulledStep(TrainingStep):
                     **exchange,
                 )
         if rate is not None:
-            rate.assign(common)
+            rate.assign(tf.cast(common, rate.dtype))
         return _replaced(gradients, taken, means)
 
     def penalize(self, optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:

@@ -20,11 +20,22 @@ BATCH = 16
 #: A whole number of batches for two workers and for three.
 ROWS = 960
 
+
+def with_rate_in_float64() -> keras.optimizers.Optimizer:
+    """As where `keras.config.set_floatx("float64")` comes after the layers."""
+    keras.config.set_floatx("float64")
+    try:
+        return keras.optimizers.Adam(0.01)
+    finally:
+        keras.config.set_floatx("float32")
+
+
 #: By name. Clipping and a scale of the loss act on the gradient that an optimizer gets.
 OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
     "adam": lambda: keras.optimizers.Adam(0.01),
     "adam, accumulating": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
+    "adam, rate in float64": with_rate_in_float64,
     "rmsprop, clipped": lambda: keras.optimizers.RMSprop(0.005, global_clipnorm=0.1),
     "adamw, clipped": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.05),
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, clipnorm=1)),
