@@ -105,7 +105,7 @@ def _go_with(other: DataPosition, participant: Participant, fit: Fit, start: Sta
 
 def donate_if_asked(
     participant: Participant, fit: Fit, place: DataPosition, projection: Projection
-) -> None:
+) -> bool:
     """Between two batches: gives a worker that has joined late this one's state.
 
     Args:
@@ -113,9 +113,12 @@ def donate_if_asked(
         fit: the one that runs.
         place: the batch that this worker trains next.
         projection: of its model, which may show other values than those that are trained on.
+
+    Returns:
+        Whether somebody has asked.
     """
     if participant.worker is None or not participant.worker.donation_wanted():
-        return
+        return False
     with projection.lifted():
         arrays = state_arrays(participant, fit.model)
         if participant.step.has_one_state:  # The master has no parameters of this step.
@@ -124,6 +127,7 @@ def donate_if_asked(
                 arrays[f"{_SHARED}{entry.offset}"] = entry.variable.numpy()
     donation = Donation(place, participant.step.threshold_state, arrays, fit.per_epoch)
     participant.worker.donate(donation.to_bytes())
+    return True
 
 
 def hand_over_if_asked(

@@ -58,6 +58,7 @@ from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.learning_rates import follows_schedule
 from keras_strom.strategy.monitor import StromMonitor
 from keras_strom.strategy.not_finite import NotFiniteWatch
+from keras_strom.strategy.one_state import give_one, in_turn, who_lack
 from keras_strom.strategy.status_reports import Reporter, StatusReports, alone, doing, reports_of
 from keras_strom.strategy.trackers import (
     WorkerFigures,
@@ -312,6 +313,8 @@ class _Training:
             steps = batches // Progress(self._model).batches_a_step()
         self._sharing.step.expect(steps, self._sharing.environment.size)
         self.watch.begin()
+        lacking = who_lack(self._sharing, generation)
+        self._place = DataPosition(generation.began.first_epoch, 0)
         if generation.ended:
             _logger.info("%s comes after the end of this training", self._who())
             if self._sharing.training_data is not None:
@@ -319,17 +322,23 @@ class _Training:
                 trained = max(map(len, generation.history.values()), default=left)
                 self._sharing.training_data.pass_over(trained, per_epoch)
             begin_fit_at(self._model, epochs)  # Keras then trains no epoch.
-        elif generation.late or generation.lacks_state:
+        elif generation.late:
             self._go_on(take_over(self._sharing, fit, generation.began), per_epoch)
-        elif checkpoints is not None:
+        elif checkpoints is not None and not generation.lacks_state:
             place = checkpoints.restore(self._sharing, fit, generation.began, epochs)
             if place is not None:
                 self._go_on(place, per_epoch)
+        for rank in in_turn(generation, lacking):
+            if rank == self._sharing.environment.rank:
+                self._go_on(take_over(self._sharing, fit, generation.began), per_epoch)
+            else:
+                give_one(self._sharing, fit, self._place, self._projection)
         if worker is not None:
             worker.meanwhile = self.help_others
 
     def _go_on(self, place: DataPosition, per_epoch: int | None) -> None:
         """Has Keras begin where a predecessor was."""
+        self._place = place
         data = self._sharing.training_data
         if data is not None:
             if place.batch > 0 and per_epoch:

@@ -509,7 +509,7 @@ class Generation:
             return stop, figures
         variables = averaged_state(self._models, self._sharing.space) + metric_sums(self._models)
         own = np.concatenate([read(variables), figures, [float(stop)]])
-        averaged, workers = self._average(_EPOCH_KEY, own)
+        averaged, workers = self.average(_EPOCH_KEY, own)
         mean, figures, stops = np.split(averaged, [-1 - figures.size, -1])
         assign_mean(self._models, variables, mean, workers)
         return bool(stops[0] > 0), figures
@@ -520,14 +520,14 @@ class Generation:
             return stop
         chief = self._sharing.environment.is_chief
         if self._sharing.epochs_meet:
-            return bool(self._average(_STOP_KEY, np.asarray([float(stop and chief)]))[0][0] > 0)
+            return bool(self.average(_STOP_KEY, np.asarray([float(stop and chief)]))[0][0] > 0)
         return stop if chief else self.stop_requested()
 
     def share_learning_rates(self, follows: bool) -> None:
         """See `learning_rates.share`; `follows` = this worker takes those of the chief."""
         sharing = self._sharing
         if sharing.worker is not None:
-            average = functools.partial(self._average, _RATES_KEY)
+            average = functools.partial(self.average, _RATES_KEY)
             is_chief = sharing.environment.is_chief
             learning_rates.share(self._models, average, is_chief=is_chief, follows=follows)
 
@@ -652,7 +652,8 @@ class Generation:
             parameters[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
         self._installed = difference, array_hash(parameters)
 
-    def _average(self, key: int, values: npt.NDArray[np.float64]) -> learning_rates.Averaged:
+    def average(self, key: int, values: npt.NDArray[np.float64]) -> learning_rates.Averaged:
+        """The mean of what all who have a state give under `key`, and how many they are."""
         sharing = self._sharing
         assert sharing.worker is not None
         averaged, workers = sharing.worker.average(key, values)

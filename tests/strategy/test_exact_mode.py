@@ -152,7 +152,6 @@ def parted() -> tuple[list[dict[str, Any]], list[Weights]]:
 @pytest.mark.parametrize("training", ["overflow", "uneven", "after it", "nan"])
 def test_nothing_that_one_worker_meets_parts_the_two(training: str) -> None:
     first, second = (result[training] for result in parted()[0])
-    # Who has to get the state of the chief begins some steps later.
     states = [dict(zip(one["steps"], one["states"], strict=True)) for one in (first, second)]
     common = states[0].keys() & states[1].keys()
     assert len(common) >= one_state.BAD
@@ -180,6 +179,15 @@ def test_what_most_steps_have_made_is_what_all_end_with_and_the_next_fit_is_of_o
     for result in parted()[0]:
         assert result["after it"]["difference"] == 0
     assert_same_bits(*parted()[1])
+
+
+def test_all_who_lack_the_state_of_the_chief_get_it_before_the_first_step(tmp_path: Path) -> None:
+    ended = launch(Path(one_state.__file__), str(tmp_path), workers=3)
+    assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-4000:]
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    first, *others = (result["after it"]["states"] for result in found)
+    assert len(first) == one_state.BATCHES
+    assert others == [first, first]
 
 
 def test_a_gradient_that_is_no_number_ends_the_training_of_all_before_the_step() -> None:
