@@ -155,6 +155,8 @@ _UNKNOWN = -2
 def _reshuffles(dataset: Any) -> bool:
     """Whether each iterator has an order of its own, which no cache keeps."""
     kind = type(dataset).__name__
+    if kind == "_RandomDataset":  # Of which an order may be made.
+        return bool(getattr(dataset, "_rerandomize", False))
     if kind in ("_ShuffleDataset", "CacheDataset"):
         return kind == "_ShuffleDataset"
     return any(map(_reshuffles, dataset._inputs()))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -288,16 +287,21 @@ def _blocks(plan: ReadPlan, reader: str) -> tf.data.Dataset:
 def _from_arrays(plan: ReadPlan) -> tf.data.Dataset:
     import tensorflow as tf
 
-    # Iterating anew is a new epoch. Keras draws one batch before it starts, so epochs count on
-    # from wherever that leads; only that no two are alike matters.
-    numbers = itertools.count()
     arrange = plan.exported.columns.arrange
-    blocks = tf.data.Dataset.from_generator(
-        lambda: map(arrange, epoch(plan, next(numbers))),
-        output_signature=arrange(
-            [tf.TensorSpec((None, *spec.shape), spec.dtype) for spec in plan.specs]
-        ),
-    )
+    signature = arrange([tf.TensorSpec((None, *spec.shape), spec.dtype) for spec in plan.specs])
+
+    def one_pass(number: Any) -> tf.data.Dataset:
+        return tf.data.Dataset.from_generator(
+            lambda drawn: map(arrange, epoch(plan, int(drawn))),
+            args=(number,),
+            output_signature=signature,
+        )
+
+    # Each iterator draws its number as one of tf.data's own shuffled datasets draws its order, so
+    # a worker that takes another's place can pass over those of the epochs before it.
+    seed = hash(plan.seed) & 0x7FFFFFFF  # Python's hash of integers is the same everywhere.
+    numbers = tf.data.Dataset.random(seed, rerandomize_each_iteration=True).take(1)
+    blocks = one_pass(0) if plan.window is None else numbers.flat_map(one_pass)
     return blocks.prefetch(1)  # A thread that reads the next block while this one is used.
 
 

@@ -8,6 +8,7 @@ import importlib.util
 import itertools
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_strom
 from keras_strom import errors
+from keras_strom.recovery.resume import ResumableData
 from keras_strom.spark.data import tfio
 from keras_strom.spark.data.checked import RowPlan, tasks
 from keras_strom.spark.data.columns import Columns, ColumnSpec, from_pairs, inspect, select
@@ -330,6 +333,35 @@ def test_an_epoch_is_another_order_and_a_new_dataset_the_same(spark: Any, run: S
     batches = list(fixed.as_numpy_iterator())
     assert len(batches) == 15
     np.testing.assert_array_equal(batches[0][0], -batches[0][1])
+
+
+@pytest.mark.parametrize("changed", [None, lambda x, y: (x, y)])
+def test_a_worker_that_takes_anothers_place_goes_on_in_its_order(
+    tmp_path: Path, changed: Callable[..., Any] | None
+) -> None:
+    data = parquet_of(tmp_path, rows=400, group_rows=20)
+
+    def make() -> tf.data.Dataset:
+        return dataset(
+            data,
+            rank=1,
+            size=2,
+            batch_size=20,
+            shuffle=True,
+            seed=3,
+            shuffle_rows=50,
+            transformation_fn=changed,
+        )
+
+    def rows(batches: Any) -> list[list[int]]:
+        return [batch[1].numpy().tolist() for batch in batches]
+
+    first = make()
+    orders = [rows(first) for _ in range(5)]  # Two for each epoch, as Keras does.
+    assert len({str(order) for order in orders}) == 5
+    later = ResumableData(make(), lambda one: one)
+    later.go_on(epochs=2, batches=4, per_epoch=10)
+    assert rows(later) == orders[4][4:]
 
 
 def test_bad_rows_are_counted_by_column(spark: Any, run: StoreRun) -> None:
