@@ -29,7 +29,7 @@ from ..data.export import export
 from ..data.exported import ExportedData
 from ..data.parquet import Paths, from_parquet, refuse_labels
 from ..data.store import Store, StoreRun
-from ..inference.compiling import check_names
+from ..inference.compiling import check_decay, check_names
 from ..inference.dry_run import dry_run
 from ..inference.outputs import Outputs
 from ..inference.pickled import loads
@@ -435,6 +435,7 @@ def _prepare(
         compiling = {name: params[name] for name in _COMPILING if params[name] is not None}
     compiled = params["model"].get_compile_config() if params["model"] is not None else None
     check_names(compiling or compiled or {})
+    check_decay(params["optimizer"] or getattr(params["model"], "optimizer", None))
     strategy = _method(params).strategy(params["strategy"])
     model = pack(
         params["model"],

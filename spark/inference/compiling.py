@@ -1,6 +1,7 @@
-"""Arguments of `compile` by name: refuses a loss, metric or optimizer that Keras does not know.
+"""Arguments of `compile`: refuses a loss, metric or optimizer by a name that Keras does not know.
 
-Keras looks most names up when the first batch comes, on a worker.
+Keras looks most names up when the first batch comes, on a worker. And it refuses what an optimizer
+cannot take to a worker.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import keras
 
 from keras_strom import errors
+from keras_strom.sharing.optimizers import parts_of
 
 # What `compile` itself makes of these, by the shapes that it finds.
 _METRICS = ("accuracy", "acc", "crossentropy", "ce")
@@ -43,6 +45,19 @@ def check_names(compiling: Mapping[str, Any]) -> None:
                     f"{option}={name!r}: Keras has no {kind.__name__.lower()} of this name"
                     f"{_nearest(name, option, module, kind)}"
                 ) from error
+
+
+def check_decay(optimizer: Any) -> None:
+    """Refuses an optimizer that spares variables of this process, which workers do not have.
+
+    Raises:
+        InvalidOption: `exclude_from_weight_decay(var_list=...)`; names travel.
+    """
+    if any(getattr(rule, "_exclude_from_weight_decay", None) for rule in parts_of(optimizer)):
+        raise errors.InvalidOption(
+            "optimizer.exclude_from_weight_decay(var_list=...) names variables of this process: "
+            "workers make their own; name them by var_names=, or compile the model in model_fn"
+        )
 
 
 def _names(value: Any) -> Iterator[str]:

@@ -13,7 +13,7 @@ import inspect
 import json
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import cloudpickle
 import keras
 
 from keras_strom import errors
+from keras_strom.sharing.optimizers import parts_of
 
 from .pickled import loads
 
@@ -57,6 +58,8 @@ class PackedModel:
                 model = code.model_fn()
             if code.compiling is not None:
                 model.compile(**thaw(code.compiling))
+            elif code.model_fn is None:
+                _exempt(getattr(model, "optimizer", None), code.undecayed)
             if code.model_fn is not None and self.file:
                 _load_weights(model, self.file, self.suffix, code.example)
         return model
@@ -132,7 +135,12 @@ def pack(
             objects = {**_objects_used(model, file), **objects}
         except Exception as error:
             raise _cannot_be_packed(error) from error
-    code = _Code(model_fn=model_fn, custom_objects=objects, compiling=frozen)
+    code = _Code(
+        model_fn=model_fn,
+        custom_objects=objects,
+        compiling=frozen,
+        undecayed=_exempted(getattr(model, "optimizer", None)),
+    )
     packed = PackedModel(_pickled(code), file)
     if model is not None:
         try:
@@ -170,6 +178,7 @@ class _Code:
     custom_objects: Mapping[str, Any]
     compiling: Any  # Frozen arguments of `compile`; None = the model's own.
     example: Any = None
+    undecayed: Sequence[str | None] = ()  # By the model's own optimizer, as `_exempted` has it.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,11 +187,14 @@ class _KerasObject:
 
     kind: type
     config: Mapping[str, Any]
+    undecayed: Sequence[str | None] = ()  # Of an optimizer, as `_exempted` has it.
 
 
 def freeze(value: Any) -> Any:
     """Arguments of `compile` that can be pickled: Keras's objects as their configurations."""
-    if isinstance(value, keras.Optimizer | keras.Loss | keras.Metric):
+    if isinstance(value, keras.Optimizer):
+        return _KerasObject(type(value), value.get_config(), _exempted(value))
+    if isinstance(value, keras.Loss | keras.Metric):
         return _KerasObject(type(value), value.get_config())
     if isinstance(value, Mapping):
         return {name: freeze(one) for name, one in value.items()}
@@ -194,12 +206,33 @@ def freeze(value: Any) -> Any:
 def thaw(value: Any) -> Any:
     """What `freeze` was given, made anew."""
     if isinstance(value, _KerasObject):
-        return value.kind.from_config(dict(value.config))  # type: ignore[attr-defined]
+        made = value.kind.from_config(dict(value.config))  # type: ignore[attr-defined]
+        _exempt(made, value.undecayed)
+        return made
     if isinstance(value, dict):
         return {name: thaw(one) for name, one in value.items()}
     if isinstance(value, list):
         return [thaw(one) for one in value]
     return value
+
+
+def _exempted(optimizer: Any) -> list[str | None]:
+    """What of the variables' names keeps them from weight decay, which no configuration tells.
+
+    One for each of the optimizer's parts: a regular expression, or None.
+    """
+    patterns = [
+        getattr(rule, "_exclude_from_weight_decay_pattern", None) for rule in parts_of(optimizer)
+    ]
+    return [None if one is None else one.pattern for one in patterns]
+
+
+def _exempt(optimizer: Any, patterns: Sequence[str | None]) -> None:
+    """Has an optimizer, built or not, leave out what `_exempted` has found of another."""
+    for rule, pattern in zip(parts_of(optimizer), patterns, strict=False):
+        if pattern is not None:
+            rule._exclude_from_weight_decay_pattern = re.compile(pattern)
+            rule._exclude_from_weight_decay_cache = {}
 
 
 def registered_in(frozen: Any) -> dict[str, Any]:

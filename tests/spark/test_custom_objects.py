@@ -13,7 +13,10 @@ from keras.src.saving import object_registration
 
 pytest.importorskip("pyspark")
 
+from keras_strom import errors
 from keras_strom.spark import StromEstimator
+from keras_strom.spark.data.columns import Columns
+from keras_strom.spark.estimator.estimator import _prepare
 from keras_strom.spark.inference.serialization import known_to_keras, pack, save
 
 
@@ -114,3 +117,47 @@ def test_an_estimator_comes_back_elsewhere_with_its_schedule(schedule: Any) -> N
     with elsewhere():
         loaded = StromEstimator._restored({}, files.__getitem__)
     assert float(np.asarray(loaded.getOrDefault("optimizer").learning_rate)) == 0.25
+
+
+def sparing(**what: Any) -> keras.Optimizer:
+    optimizer = keras.optimizers.SGD(0.5, weight_decay=1.0)
+    optimizer.exclude_from_weight_decay(**what)
+    return optimizer
+
+
+def compiled(optimizer: keras.Optimizer) -> keras.Model:
+    model = doubling()
+    model.compile(optimizer, "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: pack(compiled(optimizer)),
+        lambda optimizer: pack(doubling(), compiling={"optimizer": optimizer, "loss": "mse"}),
+        lambda optimizer: pack(pack(compiled(optimizer)).load()),
+        lambda optimizer: pack(compiled(keras.optimizers.LossScaleOptimizer(optimizer))),
+    ],
+)
+def test_weight_decay_spares_elsewhere_what_it_spares_here(make: Any) -> None:
+    model = make(sparing(var_names=["kernel"])).load()
+    model.layers[-1].bias.assign([2.0])
+    kernel = np.array(model.layers[-1].kernel)
+    model.train_on_batch(np.zeros((1, 2)), np.asarray(model(np.zeros((1, 2)))))
+    np.testing.assert_array_equal(model.layers[-1].kernel, kernel)
+    np.testing.assert_array_equal(model.layers[-1].bias, [1.0])
+
+
+@pytest.mark.parametrize("by_param", [True, False])
+def test_an_optimizer_that_spares_variables_of_this_process_is_refused(by_param: bool) -> None:
+    model = doubling()
+    optimizer = sparing(var_list=[model.layers[-1].kernel])
+    columns: dict[str, Any] = {"feature_cols": ["x"], "label_cols": ["y"]}
+    if by_param:
+        columns |= {"optimizer": optimizer, "loss": "mse"}
+    else:
+        model.compile(optimizer, "mse")
+    params = StromEstimator(model=model, **columns).check_params()
+    with pytest.raises(errors.InvalidOption, match="var_names="):
+        _prepare(params, Columns(("x",), ("y",)), {}, None)  # type: ignore[arg-type]
