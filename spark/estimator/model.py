@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -29,6 +30,7 @@ from ..inference.prediction import (
     Inference,
     InPlan,
     examples,
+    losses,
     measure,
     metric_results,
     metric_state,
@@ -148,6 +150,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
             )
         self._require_loss()
         payload = self._broadcast(df, columns, specs)
+        model = self._measuring(columns, specs)
         rows = select(df, {name: specs[name] for name in columns.names})
         try:
             found = rows.mapInArrow(functools.partial(measure, payload), "state binary").collect()
@@ -160,7 +163,9 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
             if isinstance(part, errors.InvalidData):
                 raise part
         state = [np.sum(parts, axis=0) for parts in zip(*counted, strict=True)]
-        return self._results(state, columns, specs)
+        for variable, value in zip(metric_state(model), state, strict=True):
+            variable.assign(value)
+        return metric_results(model)
 
     def score(self, df: DataFrame, score_col: str = "score") -> DataFrame:
         """Adds each row's loss (float), times its sample weight: what the model finds hard.
@@ -170,6 +175,10 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         Args:
             df: features, labels and, where it is set, the sample weight.
             score_col: the name of the new column.
+
+        Raises:
+            InvalidData: columns that do not fit, or no labels that a loss is computed of.
+            UnsupportedModel: a model that is not compiled, or a loss that is of all rows together.
         """
         from pyspark.sql.types import FloatType, StructField
 
@@ -177,6 +186,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         columns, specs = self._examined(df, with_labels=True)
         self._require_loss()
         payload = self._broadcast(df, columns, specs)
+        self._try_to_score(columns, specs)
         work = functools.partial(score, payload, score_col)
         return _with_rows(df, columns, specs, work, [StructField(score_col, FloatType(), False)])
 
@@ -301,21 +311,24 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
             found.named(columns.labels)  # Refuses here what a task would refuse.
         return found
 
-    def _results(
-        self,
-        state: Sequence[np.ndarray[Any, Any]],
-        columns: Columns,
-        specs: Mapping[str, ColumnSpec],
-    ) -> dict[str, Any]:
-        """The metrics' results from what they have counted."""
+    def _measuring(self, columns: Columns, specs: Mapping[str, ColumnSpec]) -> KerasModel:
+        """A model of its own, whose metrics have variables: they have seen a batch of zeros."""
         model = self._model().load()
-        arrays = {name: zeros(specs[name], 1) for name in columns.names}
-        function = self._function(columns)
-        # Metrics have variables once they have seen a batch.
-        model.test_on_batch(*examples(columns, arrays, function))
-        for variable, value in zip(metric_state(model), state, strict=True):
-            variable.assign(value)
-        return metric_results(model)
+        with _explained():
+            model.test_on_batch(*self._zeros(columns, specs))
+        return model
+
+    def _try_to_score(self, columns: Columns, specs: Mapping[str, ColumnSpec]) -> None:
+        """Finds here what a task would find; not where a stream has yet to show bytes."""
+        assert self._outputs is not None
+        if all(spec.kind != "binary" or spec.example for spec in specs.values()):
+            with _explained():
+                losses(self.keras, self._outputs, *self._zeros(columns, specs))
+
+    def _zeros(self, columns: Columns, specs: Mapping[str, ColumnSpec]) -> tuple[Any, ...]:
+        """A batch of two rows that hold nothing, as the model takes it."""
+        arrays = {name: zeros(specs[name], 2) for name in columns.names}
+        return examples(columns, arrays, self._function(columns))
 
     def _contents(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         packed = self._model()
@@ -376,6 +389,24 @@ def output_columns(outputs: Outputs, params: Mapping[str, Any]) -> OutputColumns
             names = labels
         raw = raw or tuple(f"{name}__output" for name in names)
     return OutputColumns(outputs, prediction, params["probability_col"], raw)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """What the loss or a metric raises, as ours.
+
+    Raises:
+        InvalidData: in its place.
+    """
+    try:
+        yield
+    except errors.StromError:
+        raise
+    except Exception as error:  # Whatever a loss makes of labels.
+        words = str(error).strip() or type(error).__name__
+        raise errors.InvalidData(
+            f"the loss or a metric does not take the labels: {words}"
+        ) from error
 
 
 def _in_plan(pickled: bytes) -> InPlan:

@@ -6,7 +6,6 @@ and go as Arrow batches; nothing here goes over them one by one.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -130,7 +129,7 @@ def score(
     """Adds each row's loss to rows of features, labels and `ROW`."""
     inference, model = _loaded_once(payload)
     for batch in batches:
-        pieces = [_losses(model, inference.outputs, *piece) for piece in _pieces(inference, batch)]
+        pieces = [losses(model, inference.outputs, *piece) for piece in _pieces(inference, batch)]
         if pieces:
             yield _with_columns(batch, (name,), [nested(np.concatenate(pieces))])
 
@@ -240,33 +239,51 @@ def _with_columns(
     return pa.RecordBatch.from_arrays([*kept, *arrays], names=[*fields, *names])
 
 
-def _losses(
+def losses(
     model: keras.Model, outputs: Outputs, x: Any, y: Any = None, weight: Any = None
 ) -> np.ndarray[Any, Any]:
-    """Each example's loss, float32 [rows]: the outputs' losses by their weights, summed."""
+    """Each example's loss, float32 [rows]: the outputs' losses by their weights, summed.
+
+    Raises:
+        InvalidData: there are no labels for a loss, or not one for each output.
+        UnsupportedModel: a loss gives one number for all rows.
+    """
     predicted = in_order_of(outputs, model.predict_on_batch(x))
     total = np.zeros(len(predicted[0]), "float32")
-    losses = of_each_output(model.loss, outputs)
+    losses_of = of_each_output(model.loss, outputs)
     weights = of_each_output(model.get_compile_config()["loss_weights"], outputs)
     labels = of_outputs(y, outputs, model.loss)
     if labels is None:
         raise errors.InvalidData(
             f"there is not one label for each of the outputs {', '.join(outputs.names)}"
         )
-    for loss, factor, y_true, y_pred in zip(losses, weights, labels, predicted, strict=True):
+    compared = False
+    for loss, factor, y_true, y_pred in zip(losses_of, weights, labels, predicted, strict=True):
         if loss is not None and y_true is not None:
             values = keras.ops.convert_to_numpy(_without_reduction(loss)(y_true, y_pred))
+            if values.shape[:1] != total.shape:
+                raise errors.UnsupportedModel(
+                    f"the loss {loss!r} gives one number for all rows of a batch, and score() "
+                    "needs one for each: leave out its mean over the rows, which Keras takes itself"
+                )
             factor = 1.0 if factor is None else factor
             total += factor * values.reshape(len(total), -1).mean(axis=1)
+            compared = True
+    if not compared:
+        raise errors.InvalidData(
+            "no output has both a label and a loss, so rows have none: see what model.compile and "
+            "transformation_fn are given"
+        )
     return total if weight is None else total * keras.ops.convert_to_numpy(weight)
 
 
 def _without_reduction(loss: Any) -> Callable[[Any, Any], Any]:
     loss = keras.losses.get(loss)
     if isinstance(loss, keras.Loss):
-        loss = copy.copy(loss)
-        loss.reduction = "none"
-        return loss  # type: ignore[no-any-return]
+        # Keras makes a copy of what is registered only, and of what get_config tells.
+        unreduced = object.__new__(type(loss))
+        vars(unreduced).update(vars(loss), reduction="none")
+        return unreduced  # type: ignore[no-any-return]
 
     def of_function(y_true: Any, y_pred: Any) -> Any:
         y_pred = keras.ops.convert_to_tensor(y_pred)

@@ -12,8 +12,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from keras_strom import errors
 from keras_strom.spark import StromModel
 from keras_strom.spark.data.columns import Columns, ColumnSpec
+from keras_strom.spark.inference.outputs import Output, Outputs
+from keras_strom.spark.inference.prediction import losses
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -49,3 +52,66 @@ def test_outputs_are_as_long_as_the_rows_of_each_dataframe() -> None:
         specs = {"x": ColumnSpec("array", "float32", (length, 1))}
         made = model._output_columns(Columns(("x",), ()), specs)
         assert made.outputs.tensors[0].shape == (length, 2)
+
+
+class Scaled(keras.losses.Loss):  # type: ignore[misc]
+    """Neither registered with Keras nor made again of its configuration alone."""
+
+    factor = 1.0
+
+    def call(self, y: Any, predicted: Any) -> Any:
+        return self.factor * keras.ops.mean(keras.ops.square(y - predicted), axis=-1)
+
+
+def mean_of_all(y: Any, predicted: Any) -> Any:
+    return keras.ops.mean(keras.ops.square(y - predicted))
+
+
+def without_labels(x: Any, *_: Any) -> tuple[Any]:
+    return (x,)
+
+
+def regression(loss: Any, **params: Any) -> StromModel:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss)
+    objects = {"Scaled": Scaled, "mean_of_all": mean_of_all}
+    given = {"feature_cols": ["x"], "label_cols": ["y"], "custom_objects": objects}
+    return StromModel(model=model, **given, **params)
+
+
+def test_rows_are_scored_by_a_loss_that_keras_does_not_know(spark: Any) -> None:
+    df = spark.createDataFrame([([1.0, 2.0], 2.0), ([3.0, 1.0], 4.0)], ["x", "y"])
+    model = regression(Scaled())
+    assert model.score(df).agg({"score": "avg"}).first()[0] == pytest.approx(
+        model.evaluate(df)["loss"], rel=1e-5
+    )
+
+
+def test_an_attribute_of_a_loss_counts_in_its_scores() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    scaled = Scaled()
+    scaled.factor = 3.0
+    x, y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
+    found = []
+    for loss in (Scaled(), scaled):
+        model.compile("sgd", loss)
+        found.append(losses(model, Outputs((Output("y", ()),)), x, y))
+    np.testing.assert_allclose(found[1], 3.0 * found[0], rtol=1e-6)
+
+
+def test_a_loss_of_all_rows_together_scores_none(spark: Any) -> None:
+    df = spark.createDataFrame([([1.0, 2.0], 2.0)], ["x", "y"])
+    model = regression(mean_of_all)
+    assert model.evaluate(df)["loss"] >= 0.0
+    with pytest.raises(errors.UnsupportedModel, match=r"mean_of_all.* one number for all rows"):
+        model.score(df)
+
+
+def test_rows_whose_labels_are_left_out_are_not_measured(spark: Any) -> None:
+    df = spark.createDataFrame([([1.0, 2.0], 2.0)], ["x", "y"])
+    model = regression("mse", transformation_fn=without_labels)
+    assert model.transform(df).count() == 1
+    with pytest.raises(errors.InvalidData, match="no output has both a label and a loss"):
+        model.score(df)
+    with pytest.raises(errors.InvalidData, match="does not take the labels"):
+        model.evaluate(df)
