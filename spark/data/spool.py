@@ -10,8 +10,9 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -33,7 +34,9 @@ _LOCK = "in-use"
 
 
 @contextlib.contextmanager
-def spooled(data: ExportedData, chunks: Iterable[Chunk]) -> Iterator[str]:
+def spooled(
+    data: ExportedData, chunks: Iterable[Chunk], partition: int = 0, workers: int = 1
+) -> Iterator[str]:
     """Lays rows down on the local disk until the block ends; gives the folder.
 
     What a task that was killed has left there is removed.
@@ -41,10 +44,12 @@ def spooled(data: ExportedData, chunks: Iterable[Chunk]) -> Iterator[str]:
     Args:
         data: what the rows are, `Direct.data`.
         chunks: one partition of `Direct.partitions`.
+        partition: which one.
+        workers: how many there are.
 
     Raises:
-        StoreUnavailable: they cannot be written; the message names the file. Spark runs the task
-            again, with its rows.
+        StoreUnavailable: they cannot be written, where the message names the file, or some have not
+            come. Spark runs the task again, with its rows.
     """
     with explained("a temporary folder of the executor (TMPDIR)"):
         _remove_abandoned(Path(tempfile.gettempdir()))
@@ -63,11 +68,26 @@ def spooled(data: ExportedData, chunks: Iterable[Chunk]) -> Iterator[str]:
                 for batch in pa.ipc.open_stream(content):
                     files[split].write(batch)
             written = {split: file.close() for split, file in files.items()}
+            _check_whole(data, written, partition, workers)
         splits = {
             split: (DataFile(**one),) if one is not None else () for split, one in written.items()
         }
         ExportedData(run.store, data.columns, data.specs, splits).save(run)
         yield folder
+
+
+def _check_whole(
+    data: ExportedData, written: Mapping[str, Any], partition: int, workers: int
+) -> None:
+    """Where Spark cannot fetch the rows, since executors are gone, it just ends their stream."""
+    for split, file in written.items():
+        total, came = data.rows(split), 0 if file is None else sum(file["rows"])
+        share = (partition + 1) * total // workers - partition * total // workers
+        if came not in (share, total):
+            raise errors.StoreUnavailable(
+                f"{came} of the {share} rows of {split} data have come to partition {partition}: "
+                "were they lost with an executor? Spark computes them again"
+            )
 
 
 @contextlib.contextmanager

@@ -131,8 +131,15 @@ def run_task(task: Task, rows: Iterable[Chunk]) -> Report:
         return _run_worker(task, work, env, start, None, given)
     from ..data.spool import spooled
 
-    with spooled(task.data, rows) as folder:
+    with spooled(task.data, rows, _partition(), task.workers) as folder:
         return _run_worker(task, work, env, start, folder, given)
+
+
+def _partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
 
 
 def _executor() -> int:
@@ -240,7 +247,7 @@ class _DriverLink(WorkerListener):
         self._channel.send(
             {
                 "type": "register",
-                "partition": context.partitionId() if context is not None else 0,
+                "partition": _partition(),
                 "attempt": context.attemptNumber() if context is not None else 0,
                 "host": socket.gethostname(),
                 "executor": _executor_id() if context is not None else "",

@@ -24,7 +24,7 @@ from keras_strom.spark.data.checked import RowPlan
 from keras_strom.spark.data.columns import Columns, ColumnSpec
 from keras_strom.spark.data.direct import to_stream
 from keras_strom.spark.data.export import WritePlan, write_partition
-from keras_strom.spark.data.exported import TRAIN, ExportedData
+from keras_strom.spark.data.exported import TRAIN, DataFile, ExportedData
 from keras_strom.spark.data.reader import _Files
 from keras_strom.spark.data.spool import spooled
 from keras_strom.spark.data.store import Store
@@ -290,10 +290,15 @@ def export_rows(folder: Path) -> None:
     list(write_partition(plan, batches()))
 
 
+def direct_rows(count: int) -> ExportedData:
+    rows = (DataFile("", (count,), 8 * count),)
+    return ExportedData(Store(""), Columns(("x",), ()), SPECS, {TRAIN: rows}, format="direct")
+
+
 def spool_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    data = ExportedData(Store(""), Columns(("x",), ()), SPECS, {TRAIN: ()}, format="direct")
+    data = direct_rows(3000)
     chunks = ((TRAIN, to_stream(batch.rename_columns(["x"]))) for batch in batches())
     with spooled(data, chunks) as place:
         assert Path(place).parent == folder
@@ -312,6 +317,18 @@ def test_rows_that_cannot_be_written_are_an_error_in_words_and_leave_no_file(
     with pytest.raises(errors.StoreUnavailable, match=rf"\.parquet: .*{words}"):
         export_rows(folder) if way == "export" else spool_rows(folder, monkeypatch)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("came", [0, 1, 2])
+def test_a_task_to_which_not_all_rows_have_come_starts_no_worker(came: int) -> None:
+    chunks = [(TRAIN, to_stream(batch.rename_columns(["x"]))) for batch in batches()]
+    with (
+        pytest.raises(errors.StoreUnavailable, match=r"of the 3000 rows .*partition 1"),
+        spooled(direct_rows(6000), chunks[:came], partition=1, workers=2),
+    ):
+        pass
+    with spooled(direct_rows(6000), chunks, partition=1, workers=2):
+        pass
 
 
 @pytest.mark.parametrize("step", ["open", "move"])
