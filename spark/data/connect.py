@@ -23,9 +23,14 @@ def context_of(session: SparkSession) -> SparkContext:
     made with `spark.api.mode=connect`, or with `remote("local")`) the application's is here.
 
     Raises:
-        InvalidOption: it is another process's.
+        InvalidOption: it is another process's, or has been stopped.
     """
     context = _own_context(session) or _context_here(session)
+    if is_stopped(session):
+        raise errors.InvalidOption(
+            f"spark={session!r} has been stopped: make a new one (SparkSession.builder."
+            "getOrCreate()), and its DataFrames anew"
+        )
     if context is None:
         raise errors.InvalidOption(
             f"spark={session!r} has no SparkContext in this process: a Spark Connect session "
@@ -34,6 +39,12 @@ def context_of(session: SparkSession) -> SparkContext:
             "without SPARK_REMOTE"
         )
     return context
+
+
+def is_stopped(session: SparkSession) -> bool:
+    """Whether it is a session of this process's own that has ended."""
+    context = _own_context(session)
+    return context is not None and context._jsc is None
 
 
 def is_connect(session: SparkSession) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from keras_strom import errors
 
-from ..data.connect import context_of
+from ..data.connect import context_of, is_stopped
 from .application import is_one_machine
 
 if TYPE_CHECKING:
@@ -96,7 +96,10 @@ def active_session() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
-    return active if active is not None and context_of(active)._jsc is not None else None
+    if active is None or is_stopped(active):
+        return None
+    context_of(active)  # Refuses one of an application elsewhere.
+    return active
 
 
 def _check_fits(active: SparkSession, master: str | None, config: Mapping[str, str]) -> None:

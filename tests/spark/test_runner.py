@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -412,6 +413,12 @@ def test_an_unknown_option_and_a_missing_function_are_refused() -> None:
         run(where, num_procs=2)  # type: ignore[call-arg]
     with pytest.raises(errors.InvalidOption, match="cannot be called"):
         run("where")  # type: ignore[arg-type]
+
+
+def test_a_session_that_has_been_stopped_is_named() -> None:
+    stopped = types.SimpleNamespace(sparkContext=types.SimpleNamespace(_jsc=None))
+    with pytest.raises(errors.InvalidOption, match="has been stopped: make a new one"):
+        run(where, spark=stopped)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_pickled_says_where_to_make_it() -> None:
