@@ -420,7 +420,10 @@ def _in_plan(pickled: bytes) -> InPlan:
 
 
 def _require_free(df: DataFrame, names: Sequence[str]) -> None:
-    taken = [name for name in names if name in df.columns]
+    # Spark finds a column in whatever case its name is given, unless it is told otherwise.
+    exact = df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
+    there = df.columns if exact else [name.lower() for name in df.columns]
+    taken = [name for name in names if (name if exact else name.lower()) in there]
     if taken:
         raise errors.InvalidData(
             f"the DataFrame has a column {', '.join(map(repr, taken))} already: drop it, or choose "

@@ -115,3 +115,15 @@ def test_rows_whose_labels_are_left_out_are_not_measured(spark: Any) -> None:
         model.score(df)
     with pytest.raises(errors.InvalidData, match="does not take the labels"):
         model.evaluate(df)
+
+
+def test_a_new_column_is_not_one_that_spark_takes_for_it(spark: Any) -> None:
+    df = spark.createDataFrame([([1.0, 2.0], 2.0)], ["x", "Prediction"])
+    model = regression("mse")
+    with pytest.raises(errors.InvalidData, match="a column 'prediction' already"):
+        model.transform(df)
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert model.transform(df).select("prediction").count() == 1
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
