@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
 import secrets
+import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -35,6 +37,7 @@ from ..inference.outputs import Outputs
 from ..inference.pickled import loads
 from ..inference.serialization import (
     PackedModel,
+    described,
     freeze,
     known_to_keras,
     pack,
@@ -250,15 +253,20 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         _check_together(params, has_validation=validation is not None)
         if params["partitions_per_process"] is not None:
             raise errors.InvalidOption("partitions_per_process has no effect on files")
-        data = from_parquet(train, _columns(params), validation=validation)
-        session = spark or active_or_new()
-        fitting = _prepare(params, data.columns, data.specs, session)
-        data.check_shares(fitting.workers, all_validate=True)
-        refuse_labels(data, fitting.checks.allowed)
-        return self._trained(fitting, fitting.finished or _train(fitting, data))
+        with _alone_in_its_run(params):
+            data = from_parquet(train, _columns(params), validation=validation)
+            session = spark or active_or_new()
+            fitting = _prepare(params, data.columns, data.specs, session, rows=repr(data.splits))
+            data.check_shares(fitting.workers, all_validate=True)
+            refuse_labels(data, fitting.checks.allowed)
+            return self._trained(fitting, fitting.finished or _train(fitting, data))
 
     def _fit(self, df: DataFrame) -> StromModel:
         params = self.check_params()
+        with _alone_in_its_run(params):
+            return self._fit_rows(df, params)
+
+    def _fit_rows(self, df: DataFrame, params: Mapping[str, Any]) -> StromModel:
         _check_together(params, has_validation=params["validation"] is not None)
         files = params["partitions_per_process"]
         if params["store"] is None and files is not None:
@@ -276,7 +284,8 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
                 "table that it is written to"
             )
         columns = _columns(params)
-        fitting = _prepare(params, columns, inspect(df, columns), df.sparkSession)
+        specs, rows_of = inspect(df, columns), str(df.semanticHash())
+        fitting = _prepare(params, columns, specs, df.sparkSession, rows=rows_of)
         if fitting.finished is not None:
             return self._trained(fitting, fitting.finished)
         fitting.recorder.enter("export")
@@ -426,8 +435,13 @@ def _prepare(
     columns: Columns,
     specs: Mapping[str, ColumnSpec],
     spark: SparkSession,
+    *,
+    rows: str,
 ) -> _Fitting:
-    """Everything that can be found wrong before the cluster is busy is found here."""
+    """Everything that can be found wrong before the cluster is busy is found here.
+
+    `rows` is what tells those of one DataFrame from another's, in this process.
+    """
     recorder = Recorder()
     recorder.enter("check")
     compiling = None
@@ -451,7 +465,7 @@ def _prepare(
     context = context_of(spark)
     size = _method(params).choose_size(context, _wanted_size(params), params["start_timeout"])
     check_executors(context, size.workers)
-    run, before, seed = _begin_run(params, model, columns)
+    run, before, seed = _begin_run(params, model, columns, rows)
     recorder.leave()
     return _Fitting(
         params=params,
@@ -470,7 +484,7 @@ def _prepare(
 
 
 def _begin_run(
-    params: Mapping[str, Any], model: PackedModel, columns: Columns
+    params: Mapping[str, Any], model: PackedModel, columns: Columns, rows: str
 ) -> tuple[StoreRun | None, Trained | None, int]:
     """The run in the store, what it has left if it has finished, and its random seed.
 
@@ -483,8 +497,8 @@ def _begin_run(
         return None, None, fresh
     run_id = params["run_id"] or time.strftime("strom-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
     run: StoreRun = params["store"].run(run_id)
-    described = json.dumps([model.identity(), dataclasses.asdict(columns)])
-    identity = hashlib.sha256(described.encode()).hexdigest()
+    text = json.dumps([model.identity(), dataclasses.asdict(columns)])
+    identity = hashlib.sha256(text.encode()).hexdigest()
     record = f"{run.path}/run.json"
     if params["resume"] is False:
         begin_anew(run)
@@ -498,13 +512,63 @@ def _begin_run(
             )
         if seed is None:
             fresh = before["seed"]  # The same rows are held out.
+    training = described([rows, *(params[name] for name in _MAKING_ANOTHER_MODEL)])
     if done is not None:
+        if _trained_here.setdefault(run.path, training) != training:
+            raise errors.InvalidOption(
+                f"run_id={run_id!r} was trained in this process on other rows or with other "
+                "Params, as where something tunes an estimator or a Pipeline with one: leave "
+                f"run_id out, so that each model has a run of its own, {_OTHERWISE}"
+            )
         return run, _of_finished(run_id, *done, params["epochs"]), fresh
+    _trained_here[run.path] = training
     run.store.write_bytes(record, json.dumps({"identity": identity, "seed": fresh}).encode())
     return run, None, fresh
 
 
 _OTHERWISE = "choose another run_id, or resume=False to begin anew"
+
+# With other values of these a run is another training, beside model, columns and epochs.
+_MAKING_ANOTHER_MODEL = (
+    "optimizer",
+    "loss",
+    "loss_weights",
+    "batch_size",
+    "train_steps_per_epoch",
+    "transformation_fn",
+    "strategy",
+    "training",
+)
+# By the run's folder, what this process has trained, or found to be trained, as text.
+_trained_here: dict[str, str] = {}
+_under_way: set[str] = set()  # The folders of runs that are trained now.
+_under_way_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def _alone_in_its_run(params: Mapping[str, Any]) -> Iterator[None]:
+    """Keeps other threads out of a run while the block trains it.
+
+    Raises:
+        InvalidOption: another one trains it.
+    """
+    store, run_id = params["store"], params["run_id"]
+    if store is None or run_id is None:
+        yield
+        return
+    path = store.run(run_id).path
+    with _under_way_lock:
+        if path in _under_way:
+            raise errors.InvalidOption(
+                f"run_id={run_id!r} is being trained by another thread of this process: leave it "
+                "out, so that each model has a run of its own, or wait for the other"
+            )
+        _under_way.add(path)
+    try:
+        yield
+    finally:
+        with _under_way_lock:
+            _under_way.remove(path)
 
 
 def _of_finished(run_id: str, epochs: int, trained: Trained, wanted: int) -> Trained:

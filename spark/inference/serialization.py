@@ -216,6 +216,18 @@ def thaw(value: Any) -> Any:
     return value
 
 
+def described(value: Any) -> str:
+    """Arguments of `compile` as text: the same for objects that are made alike in one process."""
+    if isinstance(value, keras.Optimizer | keras.Loss | keras.Metric):
+        return described(freeze(value))
+    if isinstance(value, _KerasObject):
+        return described([value.kind, value.config, value.undecayed])
+    if isinstance(value, Mapping):  # Keras numbers the names that it chooses.
+        kept = {key: described(one) for key, one in value.items() if key != "name"}
+        return repr(sorted(kept.items(), key=str))
+    return repr([*map(described, value)]) if isinstance(value, list | tuple) else repr(value)
+
+
 def _exempted(optimizer: Any) -> list[str | None]:
     """What of the variables' names keeps them from weight decay, which no configuration tells.
 

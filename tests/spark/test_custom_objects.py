@@ -160,4 +160,4 @@ def test_an_optimizer_that_spares_variables_of_this_process_is_refused(by_param:
         model.compile(optimizer, "mse")
     params = StromEstimator(model=model, **columns).check_params()
     with pytest.raises(errors.InvalidOption, match="var_names="):
-        _prepare(params, Columns(("x",), ("y",)), {}, None)  # type: ignore[arg-type]
+        _prepare(params, Columns(("x",), ("y",)), {}, None, rows="")  # type: ignore[arg-type]

@@ -22,11 +22,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from keras_strom import errors
+from keras_strom.spark import StromEstimator
 from keras_strom.spark.data.columns import Columns
 from keras_strom.spark.data.parquet import from_parquet
 from keras_strom.spark.data.store import Store
+from keras_strom.spark.estimator.estimator import _alone_in_its_run, _begin_run
 from keras_strom.spark.inference.serialization import pack
-from keras_strom.spark.training.worker_training import Backup, Code, TrainingPlan, train
+from keras_strom.spark.training.worker_training import Backup, Code, TrainingPlan, leave, train
 from tests.support.scripts import resumed_estimators as script
 
 DEADLINE = 300.0
@@ -143,3 +146,41 @@ def test_epochs_of_a_chief_that_comes_after_the_end_are_not_there_twice(
     trained = train(plan).trained
     assert trained is not None
     assert trained.history == {"loss": losses}
+
+
+def params_of(folder: Path, **others: Any) -> dict[str, Any]:
+    given = {"feature_cols": ["x"], "label_cols": ["y"], "run_id": "one", "store": str(folder)}
+    optimizer = keras.optimizers.SGD(0.1)
+    params: dict[str, Any] = StromEstimator(
+        **{"model": script.network(), "optimizer": optimizer, "loss": "mse", **given, **others}
+    ).check_params()
+    return params
+
+
+def test_a_finished_run_is_not_that_of_other_rows_or_params(tmp_path: Path) -> None:
+    model, columns = pack(script.network()), Columns(("x",), ("y",))
+    params = params_of(tmp_path)
+    run, before, _ = _begin_run(params, model, columns, "rows")
+    assert run is not None
+    assert before is None
+    leave(types.SimpleNamespace(run=run, epochs=1), script.network(), {"loss": [1.0]})  # type: ignore[arg-type]
+    with pytest.warns(RuntimeWarning, match="its model is returned"):
+        assert _begin_run(params_of(tmp_path), model, columns, "rows")[1] is not None
+    faster = params_of(tmp_path, optimizer=keras.optimizers.SGD(0.2))
+    for given, rows in ((params, "rows of another fold"), (faster, "rows")):
+        with pytest.raises(errors.InvalidOption, match="on other rows or with other Params"):
+            _begin_run(given, model, columns, rows)
+    assert _begin_run({**faster, "resume": False}, model, columns, "rows")[1] is None
+
+
+def test_one_thread_at_a_time_trains_a_run(tmp_path: Path) -> None:
+    with _alone_in_its_run(params_of(tmp_path)):
+        with _alone_in_its_run(params_of(tmp_path, run_id="another")):
+            pass
+        with (
+            pytest.raises(errors.InvalidOption, match="by another thread"),
+            _alone_in_its_run(params_of(tmp_path)),
+        ):
+            pass
+    with _alone_in_its_run(params_of(tmp_path)):
+        pass
