@@ -257,8 +257,16 @@ def losses(
         raise errors.InvalidData(
             f"there is not one label for each of the outputs {', '.join(outputs.names)}"
         )
+    rated = weight if isinstance(weight, Mapping | list | tuple) else [weight] * len(predicted)
+    ratings = of_outputs(rated, outputs, model.loss) if rated is weight else rated
+    if ratings is None:
+        raise errors.InvalidData(
+            f"there is not one sample weight for each of the outputs {', '.join(outputs.names)}"
+        )
     compared = False
-    for loss, factor, y_true, y_pred in zip(losses_of, weights, labels, predicted, strict=True):
+    for loss, factor, y_true, y_pred, rating in zip(
+        losses_of, weights, labels, predicted, ratings, strict=True
+    ):
         if loss is not None and y_true is not None:
             values = keras.ops.convert_to_numpy(_without_reduction(loss)(y_true, y_pred))
             if values.shape[:1] != total.shape:
@@ -267,14 +275,24 @@ def losses(
                     "needs one for each: leave out its mean over the rows, which Keras takes itself"
                 )
             factor = 1.0 if factor is None else factor
-            total += factor * values.reshape(len(total), -1).mean(axis=1)
+            total += factor * _weighed(values, rating).reshape(len(total), -1).mean(axis=1)
             compared = True
     if not compared:
         raise errors.InvalidData(
             "no output has both a label and a loss, so rows have none: see what model.compile and "
             "transformation_fn are given"
         )
-    return total if weight is None else total * keras.ops.convert_to_numpy(weight)
+    return total
+
+
+def _weighed(values: np.ndarray[Any, Any], weight: Any) -> np.ndarray[Any, Any]:
+    """Losses [rows, ...] times weights of the rows, or of each of a row's losses, as in Keras."""
+    if weight is None:
+        return values
+    factors = keras.ops.convert_to_numpy(weight)
+    if factors.ndim == values.ndim + 1 and factors.shape[-1] == 1:
+        factors = factors[..., 0]
+    return values * factors.reshape(*factors.shape, *[1] * (values.ndim - factors.ndim))
 
 
 def _without_reduction(loss: Any) -> Callable[[Any, Any], Any]:

@@ -99,6 +99,21 @@ def test_an_attribute_of_a_loss_counts_in_its_scores() -> None:
     np.testing.assert_allclose(found[1], 3.0 * found[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 3), (4, 3, 1)])
+def test_scores_are_weighed_as_keras_weighs_losses(shape: tuple[int, ...]) -> None:
+    model = keras.Sequential([keras.Input((3, 2)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    random = np.random.default_rng(5)
+    x, y = random.random((4, 3, 2), "float32"), random.random((4, 3, 1), "float32")
+    weight = random.random(shape, "float32")
+    found = losses(model, Outputs((Output("y", (3, 1)),)), x, y, weight)
+    assert found.shape == (4,)
+    model.compile("sgd", "mse")
+    if weight.ndim == 1:  # Which Keras does not spread over what a row has.
+        weight = weight[:, None]
+    np.testing.assert_allclose(found.mean(), model.test_on_batch(x, y, weight), rtol=1e-5)
+
+
 def test_a_loss_of_all_rows_together_scores_none(spark: Any) -> None:
     df = spark.createDataFrame([([1.0, 2.0], 2.0)], ["x", "y"])
     model = regression(mean_of_all)
