@@ -232,7 +232,11 @@ def _age_seconds(context: SparkContext) -> float:
 def _promised(context: SparkContext) -> int:
     """The slots that an embedded cluster is going to have; 0 where that is not known."""
     cluster = re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)", str(context.master))
-    return int(cluster[1]) * int(cluster[2]) if cluster else 0
+    return int(cluster[1]) * (int(cluster[2]) // _task_cpus(context)) if cluster else 0
+
+
+def _task_cpus(context: SparkContext) -> int:
+    return int(context.getConf().get("spark.task.cpus") or 1)
 
 
 def _most_slots(context: SparkContext) -> float:
@@ -240,7 +244,7 @@ def _most_slots(context: SparkContext) -> float:
     if promised := _promised(context):
         return promised
     conf = context.getConf()
-    cpus = int(conf.get("spark.task.cpus") or 1)
+    cpus = _task_cpus(context)
     if str(context.master).startswith("spark://"):
         cores = conf.get("spark.cores.max")
         return int(cores) // cpus if cores else math.inf

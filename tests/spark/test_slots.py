@@ -85,6 +85,20 @@ def test_what_cannot_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("clock")
+def test_an_embedded_cluster_has_as_many_slots_as_its_tasks_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    application = Application("local-cluster[2,5,1024]", spark_task_cpus="2")
+    slots_come(monkeypatch, [1.0, 1.0, 30.0, 30.0])
+    begin = slots.time.monotonic()
+    assert slots.choose_workers(application, None, slots.Waiting(600.0, print)) == 4
+    assert slots.time.monotonic() - begin < 60.0
+    with pytest.raises(errors.NotEnoughSlots, match="has 4"):
+        slots.choose_workers(application, 5, slots.Waiting(600.0, print))
+    assert slots.time.monotonic() - begin < 90.0
+
+
+@pytest.mark.usefixtures("clock")
 def test_without_a_number_the_first_executor_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     slots_come(monkeypatch, [100.0, 102.0])
     said: list[str] = []
