@@ -14,7 +14,8 @@ from typing import Any
 import keras
 
 from keras_strom import errors
-from keras_strom.sharing.optimizers import parts_of
+
+from .serialization import rules_of
 
 # What `compile` itself makes of these, by the shapes that it finds.
 _METRICS = ("accuracy", "acc", "crossentropy", "ce")
@@ -53,7 +54,7 @@ def check_decay(optimizer: Any) -> None:
     Raises:
         InvalidOption: `exclude_from_weight_decay(var_list=...)`; names travel.
     """
-    if any(getattr(rule, "_exclude_from_weight_decay", None) for rule in parts_of(optimizer)):
+    if any(getattr(rule, "_exclude_from_weight_decay", None) for rule in rules_of(optimizer)):
         raise errors.InvalidOption(
             "optimizer.exclude_from_weight_decay(var_list=...) names variables of this process: "
             "workers make their own; name them by var_names=, or compile the model in model_fn"

@@ -21,7 +21,6 @@ import cloudpickle
 import keras
 
 from keras_strom import errors
-from keras_strom.sharing.optimizers import parts_of
 
 from .pickled import loads
 
@@ -228,20 +227,26 @@ def described(value: Any) -> str:
     return repr([*map(described, value)]) if isinstance(value, list | tuple) else repr(value)
 
 
+def rules_of(optimizer: Any) -> list[Any]:
+    """The optimizers that change variables: those which another is made of, or itself."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return list(getattr(inner, "optimizers", [inner]))
+
+
 def _exempted(optimizer: Any) -> list[str | None]:
     """What of the variables' names keeps them from weight decay, which no configuration tells.
 
     One for each of the optimizer's parts: a regular expression, or None.
     """
     patterns = [
-        getattr(rule, "_exclude_from_weight_decay_pattern", None) for rule in parts_of(optimizer)
+        getattr(rule, "_exclude_from_weight_decay_pattern", None) for rule in rules_of(optimizer)
     ]
     return [None if one is None else one.pattern for one in patterns]
 
 
 def _exempt(optimizer: Any, patterns: Sequence[str | None]) -> None:
     """Has an optimizer, built or not, leave out what `_exempted` has found of another."""
-    for rule, pattern in zip(parts_of(optimizer), patterns, strict=False):
+    for rule, pattern in zip(rules_of(optimizer), patterns, strict=False):
         if pattern is not None:
             rule._exclude_from_weight_decay_pattern = re.compile(pattern)
             rule._exclude_from_weight_decay_cache = {}
