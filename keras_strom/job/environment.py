@@ -90,7 +90,7 @@ _KNOWN = frozenset(
 )
 
 #: Those that say nothing of a place in a job, and so are the user's own, whoever starts a worker.
-USERS = frozenset((IP, GPU_STEP))
+USERS = frozenset((IP, GPU_STEP, NEEDS_GPU))
 
 T = TypeVar("T")
 

@@ -154,8 +154,8 @@ def _miss_gpus(environment: ClusterEnvironment) -> None:
     """Says what keeps TensorFlow from GPUs that there are, or refuses to go on without."""
     if environment.needs_gpu:
         raise errors.InvalidOption(
-            f"worker {environment.rank} is to train on a GPU (use_gpu=True), and TensorFlow sees "
-            f"none in its process. {_NEEDS}"
+            f"worker {environment.rank} is to train on a GPU (use_gpu=True, or "
+            f"KERAS_STROM_NEEDS_GPU=1), and TensorFlow sees none in its process. {_NEEDS}"
         )
     if cards := visible(inherited()):
         _logger.warning(

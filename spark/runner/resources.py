@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from keras_strom import errors
+from keras_strom.job.environment import NEEDS_GPU
 from keras_strom.job.gpus import VISIBLE
 
 if TYPE_CHECKING:
@@ -38,14 +39,14 @@ def shares_gpu(context: SparkContext) -> bool:
 
 
 def gpu_variables(use_gpu: UseGpu) -> Mapping[str, str]:
-    """In a task: the variable by which its worker sees the GPUs that it may use.
+    """In a task: the variables by which its worker sees the GPUs that it may use.
 
     Args:
         use_gpu: True = the task's; False = none; "auto" = the task's where Spark gives it any, or
             whatever the machine has.
     """
     if use_gpu is False:
-        return {VISIBLE: "-1"}
+        return {VISIBLE: "-1", NEEDS_GPU: "0"}  # Whatever the executor's own variables want.
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -407,17 +407,18 @@ def test_the_users_python_path_comes_first_for_a_function(
 def test_variables_that_are_the_users_own_reach_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """And none that says another process's place."""
     monkeypatch.setenv("KERAS_STROM_GPU_STEP", "off")
+    monkeypatch.setenv("KERAS_STROM_NEEDS_GPU", "1")
     monkeypatch.setenv("KERAS_STROM_IP", "127.0.0.1")
     monkeypatch.setenv("KERAS_STROM_ATTEMPT", "7")
 
     def look() -> list[str | None]:
-        names = ("GPU_STEP", "IP", "ATTEMPT")
+        names = ("GPU_STEP", "NEEDS_GPU", "IP", "ATTEMPT")
         return [os.environ.get(f"KERAS_STROM_{name}") for name in names]
 
     for env, expected in (({}, "off"), ({"KERAS_STROM_GPU_STEP": "on"}, "on")):
         outcome = call(look, env=env)
         assert outcome.result is not None, outcome.traceback
-        assert pickle.loads(outcome.result) == [expected, "127.0.0.1", "0"]
+        assert pickle.loads(outcome.result) == [expected, "1", "127.0.0.1", "0"]
 
 
 def test_the_users_variables_must_not_contradict_the_runner() -> None:

@@ -149,7 +149,10 @@ def test_a_worker_sees_its_tasks_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resources.gpu_variables("auto") == {}  # No task here.
     monkeypatch.setattr(pyspark.TaskContext, "get", Context)
     assert resources.gpu_variables("auto") == {"CUDA_VISIBLE_DEVICES": "1,3"}
-    assert resources.gpu_variables(False) == {"CUDA_VISIBLE_DEVICES": "-1"}
+    assert resources.gpu_variables(False) == {
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "KERAS_STROM_NEEDS_GPU": "0",
+    }
 
 
 def test_two_executors_on_one_machine_are_two_workers_at_least(spark: Any) -> None:
