@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from keras_strom.dashboard.page_address import is_address
+from keras_strom.dashboard.page_address import is_address, with_port
 
 
 class Defaults(argparse.ArgumentDefaultsHelpFormatter):
@@ -62,6 +63,9 @@ class Parser(argparse.ArgumentParser):
             flag = left.pop(0)
             action = self._option_string_actions.get(flag)
             if action is not None and action.nargs == "?":
+                word = left[0] if left else ""
+                if (example := with_port(word)) and not os.path.exists(word):
+                    self.error(f"{flag} {word}: a port is missing, as in {flag} {example}")
                 flag = f"{flag}={left.pop(0) if left and is_address(left[0]) else action.const}"
             yield flag
             if action is not None and action.nargs is None and left:

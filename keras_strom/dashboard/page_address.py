@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import re
 import socket
 
@@ -99,3 +100,14 @@ class PageAddress:
 def is_address(text: str) -> bool:
     """Whether a word can be the value of --dashboard: `8265`, `0.0.0.0:8265`."""
     return text.isdigit() or _ADDRESS.fullmatch(text) is not None
+
+
+def with_port(text: str) -> str | None:
+    """An address of a host that lacks its port (`::`, `0.0.0.0`); None = the word is none."""
+    host = text.removeprefix("[").removesuffix("]")
+    if host != "localhost":
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return None
+    return format_address((host, 8265))

@@ -317,6 +317,23 @@ def test_the_flag_takes_an_address_or_none(
     assert is_address("8265")
 
 
+@pytest.mark.parametrize(
+    ("host", "example"),
+    [("[::]", "[::]:8265"), ("::", "[::]:8265"), ("0.0.0.0", "0.0.0.0:8265")],
+)
+@pytest.mark.parametrize("command", [["run", "-np", "2"], ["master", "-np", "2"]])
+def test_an_address_that_lacks_its_port_is_named(
+    command: list[str], host: str, example: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not taken for a script."""
+    with pytest.raises(SystemExit):
+        cli.main([*command, "--dashboard", host, "train.py"])
+    assert (
+        f"--dashboard {host}: a port is missing, as in --dashboard {example}"
+        in capsys.readouterr().err
+    )
+
+
 # ------------------------------------------------------------------ in the terminal
 
 
