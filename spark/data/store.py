@@ -27,6 +27,8 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(?=/)", re.IGNORECASE)
 _ARROW_SCHEMES = frozenset(("hdfs", "viewfs", "s3", "gs", "gcs", "abfs", "abfss"))
 # The names that Hadoop gives to the same buckets.
 _HADOOP_NAMES = {"s3a": "s3", "s3n": "s3"}
+# Before a colon without a slash behind it they are slips, and no names of folders.
+_KNOWN_SCHEMES = _ARROW_SCHEMES | _HADOOP_NAMES.keys() | {"dbfs", "file", "wasb", "wasbs"}
 _DBFS_MOUNT = "/dbfs"
 _ROOM = "; make room there, or name a folder of another disk"
 _REMEDIES = {
@@ -67,7 +69,8 @@ class Store:
                 knows. Options of pyarrow's file systems follow a "?".
 
         Raises:
-            InvalidOption: no path at all, or a URL that names no folder and no host.
+            InvalidOption: no path at all, or a URL that names no folder and no host, or lacks its
+                slashes.
         """
         text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
         scheme = _scheme(text) if isinstance(text, str) else None
@@ -76,6 +79,12 @@ class Store:
             raise errors.InvalidOption(
                 "a store needs the path or URL of a folder that driver and workers reach, not "
                 f"{path!r}"
+            )
+        begin, colon, _ = text.partition(":")
+        if scheme is None and colon and begin.lower() in _KNOWN_SCHEMES:
+            raise errors.InvalidOption(
+                f"{path!r} lacks the slashes of a URL: write {begin}://..., or ./{text} where a "
+                "folder here has this name"
             )
         if scheme is None:
             return cls(os.path.abspath(os.path.expanduser(text)))

@@ -55,6 +55,7 @@ def several_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
         {"checkpoint_dir": 7},
         {"checkpoint_dir": "gs://bucket/checkpoints"},
         {"checkpoint_dir": "dbfs:/checkpoints"},
+        {"checkpoint_dir": "s3:bucket/checkpoints"},
         {"checkpoint_dir": "/tmp", "checkpoint_interval": 0},
         {"checkpoint_dir": "/tmp", "checkpoints_kept": 0},
     ],

@@ -124,6 +124,17 @@ def test_a_store_needs_a_path(path: object) -> None:
         Store.create(path)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("path", ["s3:bucket/a", "S3A:bucket", "hdfs:strom", "file:strom"])
+def test_a_url_without_its_slashes_is_no_folder_here(path: str) -> None:
+    with pytest.raises(errors.InvalidOption, match="lacks the slashes"):
+        Store.create(path)
+
+
+@pytest.mark.parametrize("path", ["run:1", "./s3:a", "file", "a/s3:b"])
+def test_a_folder_may_have_a_colon_in_its_name(path: str) -> None:
+    assert Store.create(path).url == os.path.abspath(path)
+
+
 @pytest.mark.parametrize("run_id", ["", "a/b", "..", ".hidden", None])
 def test_a_run_id_is_a_file_name(tmp_path: Path, run_id: object) -> None:
     with pytest.raises(errors.InvalidOption, match="run_id="):
