@@ -23,7 +23,7 @@ from keras_strom.job.network import (
     parse_ip,
     resolve_address,
 )
-from keras_strom.relay.bytes_relay import Master, Worker, new_secret
+from keras_strom.relay.bytes_relay import Master, Message, Worker, new_secret
 from keras_strom.relay.counters import NodeCounters
 from keras_strom.runner.launcher import LOOPBACK_MASK
 from keras_strom.runner.ports import check_ports
@@ -178,12 +178,19 @@ def receive(worker: Worker, wanted: int, patience: float) -> None:
     """
     received = 0
     while received < wanted:
-        messages = worker.poll(timeout=patience)
-        if not messages:
-            raise errors.DeadlinePassed(
-                f"{received} of {wanted} messages came, and then none for {patience:g} s"
-            )
-        received += len(messages)
+        received += len(some(worker, patience))
+
+
+def some(worker: Worker, patience: float) -> list[Message]:
+    """Polls until there are messages.
+
+    Raises:
+        DeadlinePassed: none came for `patience` seconds.
+    """
+    messages = worker.poll(timeout=patience)
+    if not messages:
+        raise errors.DeadlinePassed(f"no message came for {patience:g} s")
+    return messages
 
 
 def traffic(status: Mapping[str, Any], joined: float, rate: float) -> Finding:
@@ -198,12 +205,16 @@ def traffic(status: Mapping[str, Any], joined: float, rate: float) -> Finding:
     link, losses = counted.links[0], counted.losses()  # In a tree there may be others.
     words = (
         f"UDP passes both ways: joined in {1e3 * joined:.0f} ms, round trip "
-        f"{1e3 * link.least_round_trip_seconds:.2f} ms, {rate / 1e6:.0f} MB/s, "
+        f"{1e3 * link.least_round_trip_seconds:.2f} ms, {_megabytes(rate)} MB/s, "
         f"{link.retransmitted:.1%} sent again"
     )
     if losses:
         return Finding("relay", Grade.WARNING, words, losses[0])
     return Finding("relay", Grade.GOOD, words)
+
+
+def _megabytes(rate: float) -> str:
+    return f"{rate / 1e6:.0f}" if rate >= 1e7 else f"{rate / 1e6:.2g}"
 
 
 def receive_buffer(status: Mapping[str, Any]) -> Finding:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import sys
 import time
@@ -35,9 +36,12 @@ from keras_strom.relay.bytes_relay import JoinInfo, Worker
 from keras_strom.runner.agent import hello
 from keras_strom.runner.wire import Wire, standard_pipes
 
-#: Messages that each end of a trial sends, and seconds in which one has to come.
+#: Messages that each end of a trial sends, at most, and seconds in which one has to come.
 MESSAGES = 64
 MESSAGE_SECONDS = 15.0
+# After which a slow line has shown enough; a last lot, of as many as before, may follow.
+_EXCHANGE_SECONDS = 10.0
+_LAST = b"last"
 
 # The doctor looks at other hosts between two questions.
 _PATIENCE_SECONDS = 900.0
@@ -165,15 +169,33 @@ def _joined(network: NetworkConfig, question: dict[str, Any], local_rank: int, r
 def exchange(worker: Worker) -> float:
     """Sends the other end of a trial some megabytes and takes its; bytes a second each way.
 
+    On a slow line it is less: an end that sees that all would take too long sends some more each
+    time that as many have come from the other one, whose last word is `_LAST`.
+
     Raises:
         StromError: they do not get through.
     """
     started = time.monotonic()
-    for _ in range(MESSAGES):
-        worker.submit(network_path.MESSAGE, timeout=MESSAGE_SECONDS)
-    network_path.receive(worker, MESSAGES, MESSAGE_SECONDS)
+    sent, received, batch, is_over = 0, 0, 1, False
+
+    def take(wanted: float) -> None:
+        nonlocal received, is_over
+        while received < wanted and not is_over:
+            for message in network_path.some(worker, MESSAGE_SECONDS):
+                is_over = message.data == _LAST
+                received += not is_over
+
+    while sent < MESSAGES and not is_over and time.monotonic() - started < _EXCHANGE_SECONDS:
+        for _ in range(batch):
+            worker.submit(network_path.MESSAGE, timeout=MESSAGE_SECONDS)
+        sent += batch
+        take(sent)
+        whole = (time.monotonic() - started) / sent * MESSAGES
+        batch = min(2 * batch if whole > _EXCHANGE_SECONDS else MESSAGES, MESSAGES - sent)
+    worker.submit(_LAST, timeout=MESSAGE_SECONDS)
+    take(math.inf)
     worker.flush(timeout=MESSAGE_SECONDS)
-    return MESSAGES * len(network_path.MESSAGE) / max(time.monotonic() - started, 1e-6)
+    return received * len(network_path.MESSAGE) / max(time.monotonic() - started, 1e-6)
 
 
 def without_ports(network: NetworkConfig) -> NetworkConfig:

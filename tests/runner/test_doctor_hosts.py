@@ -5,19 +5,32 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Container, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keras_strom import errors
-from keras_strom.doctor import Finding, Grade, Report, examine_hosts, hosts, software, there
+from keras_strom.doctor import (
+    Finding,
+    Grade,
+    Report,
+    examine_hosts,
+    hosts,
+    network_path,
+    software,
+    there,
+)
 from keras_strom.job.joining import verdict
 from keras_strom.job.network import NetworkConfig
+from keras_strom.relay.bytes_relay import Message
 from keras_strom.runner.hosts import Host, parse_hosts
 from keras_strom.runner.wire import PipeWire
 from tests.support import ssh_hosts
@@ -423,3 +436,43 @@ def test_machines_that_are_fit_are_called_so(machines: SshHosts) -> None:
     assert {"ssh", "clock", "versions", "Keras", "native code", "memory", "relay"} <= checks
     assert {"relay ports", "receive buffer", "address", "ports", "packets"} <= checks
     assert "10.77.0.1" in found["here", "address"]["words"]
+
+
+class SlowLine:
+    """One end of a line that takes `seconds` for each message, and for each direction by itself."""
+
+    def __init__(self, seconds: float) -> None:
+        self.carried = 0
+        self._seconds = seconds
+        self._free_at = 0.0
+        self._coming: queue.Queue[tuple[float, Message]] = queue.Queue()
+        self.other: SlowLine
+
+    def submit(self, data: bytes, *, timeout: float) -> None:
+        self.carried += 1
+        self._free_at = max(self._free_at, time.monotonic()) + self._seconds
+        self.other._coming.put((self._free_at, Message(0, self.carried, data)))
+
+    def poll(self, timeout: float) -> list[Message]:
+        due, message = self._coming.get(timeout=timeout)
+        time.sleep(max(0.0, due - time.monotonic()))
+        return [message]
+
+    def flush(self, timeout: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("seconds", "messages"), [(0.05, range(3, 32)), (0.0, [there.MESSAGES])])
+def test_a_slow_line_carries_less_and_is_not_taken_for_a_lost_host(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, messages: Container[int]
+) -> None:
+    """All would take 64 times as long as one message, and who asks waits a minute."""
+    monkeypatch.setattr(there, "_EXCHANGE_SECONDS", 0.5)
+    here, far = SlowLine(seconds), SlowLine(seconds)
+    here.other, far.other = far, here
+    with ThreadPoolExecutor(2) as ends:
+        rates = list(ends.map(there.exchange, [here, far]))  # type: ignore[list-item]
+    assert here.carried - 1 in messages
+    assert far.carried - 1 in messages
+    if seconds:
+        assert rates == pytest.approx([len(network_path.MESSAGE) / seconds] * 2, rel=0.5)
