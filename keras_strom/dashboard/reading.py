@@ -27,7 +27,8 @@ def find_page(job: str | None) -> str:
     """The URL of a running job's page.
 
     Args:
-        job: a URL, or the id of the process that serves it; None = the only job of this user.
+        job: a URL, or the id of the process that serves it; None = the only job of this user, on
+            this machine if any runs here.
 
     Raises:
         InvalidOption: there is none, or there are several.
@@ -37,6 +38,8 @@ def find_page(job: str | None) -> str:
     found = running_jobs()
     if job is not None:
         found = [one for one in found if str(one.pid) == job]
+    # Of another machine, with which the home is shared, nobody knows whether one was killed there.
+    found = [one for one in found if one.host == socket.gethostname()] or found
     if not found:
         which = "with a page" if job is None else f"whose process is {job}"
         raise errors.InvalidOption(

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import select
 import socket
@@ -404,6 +405,21 @@ def test_the_file_of_a_job_that_was_killed_is_removed(
     dead.write_text(json.dumps({**json.loads(alive.read_text()), **of_another}))
     assert [job.url for job in running_jobs.running_jobs()] == [page.url]
     assert not dead.exists()
+
+
+def test_a_job_of_this_machine_comes_before_what_another_one_has_left(
+    page: Dashboard, folder: Path
+) -> None:
+    """They share a home, and a job that was killed there leaves its file."""
+    jobs = folder / "keras-strom" / "jobs"
+    (alive,) = jobs.iterdir()
+    left = jobs / "left.json"
+    left.write_text(json.dumps({**json.loads(alive.read_text()), "host": "b", "url": "http://b/"}))
+    try:
+        assert reading.find_page(None) == page.url
+        assert reading.find_page(str(os.getpid())) == page.url
+    finally:
+        left.unlink()
 
 
 def test_where_no_job_runs_the_terminal_says_how_to_start_one(
