@@ -49,6 +49,7 @@ Service whose name begins with `keras-strom` are nobody's options and are passed
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -326,6 +327,18 @@ def user_state_folders() -> tuple[str, ...]:
     running = os.environ.get("XDG_RUNTIME_DIR")
     folders = [running, state] if running and os.path.isdir(running) else [state]
     return tuple(os.path.join(one, "keras-strom") for one in folders if os.path.isabs(one))
+
+
+def working_folders() -> tuple[str, ...]:
+    """The folder where this process works, by its own name and by that of its user's shell.
+
+    The second is another one where the user came there by a symbolic link.
+    """
+    own, shells = os.getcwd(), os.environ.get("PWD", "")
+    with contextlib.suppress(OSError):
+        if os.path.isabs(shells) and shells != own and os.path.samefile(own, shells):
+            return own, shells
+    return (own,)
 
 
 def ssh_client() -> str | None:

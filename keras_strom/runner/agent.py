@@ -181,12 +181,13 @@ class Agent:
         return message
 
     def _prepare(self, job: Preparation) -> None:
-        if job.folder:
+        if job.folders:
+            folder = next(filter(os.path.isdir, job.folders), job.folders[-1])
             try:
-                os.chdir(job.folder)
+                os.chdir(folder)
             except OSError as error:
                 raise errors.InvalidOption(
-                    f"it has no folder {job.folder}, in which the job runs ({error.strerror}); "
+                    f"it has no folder {folder}, in which the job runs ({error.strerror}); "
                     "copy it there, or run the job in a folder that all hosts share"
                 ) from error
         if self._work is None:

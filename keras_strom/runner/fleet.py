@@ -175,7 +175,7 @@ class Fleet:
         assert work is not None
         payload = b""
         preparation = Preparation(
-            folder=os.getcwd(),
+            folders=environment.working_folders(),
             env=env,
             warm_start=self._warm_start,
             network=network.to_json(),

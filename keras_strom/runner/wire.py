@@ -185,7 +185,8 @@ class Preparation:
         script, arguments: what its workers run; "" = the machine's own user has said it there, or
             they call a function.
         function: bytes of the pickled call that follows in parts; 0 = they call none.
-        folder: where they run it; "" = where the agent is.
+        folders: where they run it, by each of its names: the first that is there; none = where the
+            agent is.
         env: the user's variables for them.
         warm_start: they are forked from a process that has imported TensorFlow once.
         network: the job's `NetworkConfig`, as JSON.
@@ -200,7 +201,7 @@ class Preparation:
     script: str = ""
     arguments: tuple[str, ...] = ()
     function: int = 0
-    folder: str = ""
+    folders: tuple[str, ...] = ()
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     warm_start: bool = False
     network: str = "{}"
@@ -223,7 +224,8 @@ class Preparation:
         """
         fields = {name: value for name, value in message.items() if name != "type"}
         try:
-            return cls(**{**fields, "arguments": tuple(fields.get("arguments", ()))})
+            several = {name: tuple(fields.get(name, ())) for name in ("arguments", "folders")}
+            return cls(**{**fields, **several})
         except TypeError as error:
             raise errors.CorruptMessage(f"no preparation of a job: {error}") from None
 

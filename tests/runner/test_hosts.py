@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from keras_strom import cli, errors
 from keras_strom.dashboard.watching import Watching
+from keras_strom.job import environment
 from keras_strom.job.interfaces import InterfaceAddress
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner import agent, fleet, functions, launcher, remote_machine, wire
@@ -399,7 +400,7 @@ def test_what_a_host_lacks_is_told_before_anything_starts(tmp_path: Path) -> Non
     there = [*os.pipe(), *os.pipe()]
     wires = wire.PipeWire(there[0], there[3]), wire.PipeWire(there[2], there[1])
     for change, words in (
-        ({"folder": str(tmp_path / "gone")}, "it has no folder .*gone"),
+        ({"folders": (str(tmp_path / "gone"),)}, "it has no folder .*gone"),
         ({"script": "gone.py"}, f"it has no script {tmp_path}/gone.py"),
         ({"script": __file__, "parts": "/gone/incoming-1"}, "the checkpoint folder /gone"),
         ({"script": __file__, "network": '{"network_mask": "203.0.113.0/24"}'}, "matches no"),
@@ -408,6 +409,32 @@ def test_what_a_host_lacks_is_told_before_anything_starts(tmp_path: Path) -> Non
         with pytest.raises(errors.StromError, match=words):
             agent.Agent(wires[1]).serve()
         assert wires[0].receive(1.0)["type"] == "unfit"
+
+
+def test_a_folder_is_found_by_the_name_that_the_users_shell_has_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /home/me, which is a symbolic link on one machine, and mounted by that name on others."""
+    own, link = tmp_path / "own", tmp_path / "link"
+    own.mkdir()
+    link.symlink_to(own)
+    (own / "work.py").touch()
+    monkeypatch.chdir(link)
+    monkeypatch.setenv("PWD", str(tmp_path))  # Of a shell that is somewhere else.
+    assert environment.working_folders() == (str(own),)
+    monkeypatch.setenv("PWD", str(link))
+    folders = environment.working_folders()
+    assert folders == (str(own), str(link))
+
+    monkeypatch.chdir(tmp_path)
+    link.unlink()
+    own.rename(link)  # On the other machine.
+    there = [*os.pipe(), *os.pipe()]
+    near, far = wire.PipeWire(there[0], there[3]), wire.PipeWire(there[2], there[1])
+    near.send(wire.Preparation(script="work.py", folders=folders).to_message())
+    near.send({"type": "stop", "reason": ""})
+    agent.Agent(far).serve()
+    assert near.receive(1.0)["type"] == "ready"
 
 
 def test_a_host_that_lives_and_never_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
