@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import collections
 import os
+import random
 import re
 import shlex
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +28,10 @@ _CONNECT_SECONDS = 60.0
 _END_SECONDS = GRACE_SECONDS + 5.0
 _TAIL_LINES = 20
 _SSH_FAILED = 255
+# What ssh says where a server closes a connection at once, as one does to which many come at the
+# same time (MaxStartups): a jump host, say, through which all hosts are reached. It is tried again.
+_TURNED_AWAY = "exchange_identification: "
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 _OPTIONS = (
     *("-T", "-a", "-x"),
     *("-o", "BatchMode=yes"),
@@ -128,12 +134,22 @@ def reach(
     Raises:
         HostUnusable: in words that say what to do.
     """
-    wire = SshWire(host, ssh_args, tell, module)
-    try:
+    pauses = [base * random.uniform(0.5, 1.5) for base in _PAUSES]  # Not all come again at once.
+    while True:
+        wire = SshWire(host, ssh_args, tell, module)
         try:
             hello = wire.receive(_CONNECT_SECONDS)
+            break
         except ConnectionError as error:
-            raise errors.HostUnusable(f"{host}: {wire.why_not(error)}") from None
+            why, again = wire.why_not(error), wire.was_turned_away and bool(pauses)
+            wire.close()
+            if not again:
+                raise errors.HostUnusable(f"{host}: {why}") from None
+            time.sleep(pauses.pop(0))
+        except BaseException:
+            wire.close()
+            raise
+    try:
         wire.connected = True
         check_version(host, hello)
     except BaseException:
@@ -208,6 +224,11 @@ class SshWire(PipeWire):
                 "Python and keras-strom there under the same path"
             )
         return f"keras-strom's agent ended with code {code}: {last or 'it said nothing'}"
+
+    @property
+    def was_turned_away(self) -> bool:
+        """Whether a server has closed the connection before it has said who it is."""
+        return _TURNED_AWAY in "\n".join(self._said) and self._code() == _SSH_FAILED
 
     def why_lost(self, error: ConnectionError) -> str:
         """Why the agent that was there is gone."""

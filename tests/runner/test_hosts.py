@@ -28,6 +28,7 @@ from keras_strom.job import environment
 from keras_strom.job.interfaces import InterfaceAddress
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner import agent, fleet, functions, launcher, remote_machine, wire
+from keras_strom.runner import ssh as remote_ssh
 from keras_strom.runner.console import Console
 from keras_strom.runner.hosts import Host, parse_hostfile, parse_hosts, read_hostfile
 from keras_strom.runner.launcher import Job, launch
@@ -345,6 +346,21 @@ def test_what_ssh_says_is_told_with_a_remedy(
     with pytest.raises(errors.HostUnusable, match=f"^b: .*{words}"):
         run(tmp_path, f"open({str(mark)!r}, 'w')\n", "localhost,b", 2)
     assert not mark.exists()
+
+
+def test_a_jump_host_that_turns_many_away_is_tried_again(
+    tmp_path: Path, ssh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = "kex_exchange_identification: Connection closed by remote host"
+    turns_away = f"mkdir {ssh}/$$.was && echo '{says}' >&2 && exit 255\n"
+    (ssh / "says").write_text(f"[ $(ls -d {ssh}/*.was | wc -l) -lt 3 ] && {turns_away}")
+    monkeypatch.setattr(remote_ssh, "_PAUSES", (0.01,) * 5)
+    assert sorted(run(tmp_path, "print('here')\n", "a,b", 2)[1:]) == ["[0] here", "[1] here"]
+
+    (ssh / "says").write_text(turns_away)
+    monkeypatch.setattr(remote_ssh, "_PAUSES", (0.01,))
+    with pytest.raises(errors.HostUnusable, match=f"a: ssh has failed: {says}"):
+        run(tmp_path, "", "a", 1, network=NetworkConfig())
 
 
 @pytest.mark.parametrize(
