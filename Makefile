@@ -66,8 +66,14 @@ endif
 setup: $(PACKAGE_STAMP) native ## .venv with every pinned dependency, and the package in editable form
 	@.ci/system-packages test data java
 
+# Where the tree was moved, what was made in another place is made anew.
+ifneq ($(shell .ci/moved),)
+.PHONY: $(TOOLS_STAMP)
+endif
+
 # TensorFlow and the build tools come first, for the operators are built against it.
 $(TOOLS_STAMP): constraints.txt
+	@.ci/moved remove
 	@.ci/system-packages python native
 	@test -x $(BIN)/python || $(STEP) venv "making .venv with $(PYTHON)" $(PYTHON) -m venv .venv
 	$(INSTALL) pip-tools "installing TensorFlow and the build tools (a few minutes the first time)" \

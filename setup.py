@@ -236,6 +236,9 @@ def find_compiler() -> str:
 
 def configure(tensorflows: list[dict[str, Any]], compiler: str) -> None:
     """Runs CMake's configuration unless the last one was the same."""
+    if is_of_another_tree():
+        log(f"{BUILD} was made for another place: it is made anew")
+        shutil.rmtree(BUILD)
     BUILD.mkdir(parents=True, exist_ok=True)
     arguments = [
         *("-S", str(SOURCES), "-B", str(BUILD), "-G", "Ninja"),
@@ -253,6 +256,15 @@ def configure(tensorflows: list[dict[str, Any]], compiler: str) -> None:
     stamp.unlink(missing_ok=True)
     run_tool("cmake", *arguments)
     stamp.write_text(written)
+
+
+def is_of_another_tree() -> bool:
+    """Whether the build folder was moved or copied here with its tree, which CMake refuses."""
+    cache = BUILD / "CMakeCache.txt"
+    if not cache.exists():
+        return False
+    found = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache.read_text(), re.MULTILINE)
+    return not (found and os.path.exists(found[1]) and os.path.samefile(found[1], SOURCES))
 
 
 def minor(tensorflow: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -182,6 +183,64 @@ def test_without_openssl_the_build_says_what_to_install(tmp_path: Path) -> None:
         expect=1,
     )
     assert "apt-get install libssl-dev" in result.stderr
+
+
+# --------------------------------------------------------------------- trees that were moved
+
+
+def test_a_build_that_was_moved_with_its_tree_is_made_anew(tmp_path: Path) -> None:
+    """CMake refuses a folder whose cache has the paths of another place."""
+    tree, python, cmake = tmp_path / "tree", tmp_path / "bin/python", tmp_path / "bin/cmake"
+    (tree / "keras_strom/_native").mkdir(parents=True)
+    for name in ("setup.py", "setup.cfg", "README.md", "keras_strom/_native/tensorflows.py"):
+        shutil.copy(ROOT / name, tree / name)
+    python.parent.mkdir()
+    python.symlink_to(os.path.realpath(sys.executable))
+    for tool in (cmake, cmake.with_name("ninja")):
+        tool.write_text('#!/bin/sh\n[ -e "$4/CMakeCache.txt" ] && echo "an old cache"\nexit 9\n')
+        tool.chmod(0o755)
+    (tmp_path / "unpacked/tensorflow/include").mkdir(parents=True)
+    (tmp_path / "unpacked/tensorflow_cpu-2.21.0.dist-info").mkdir()
+    build = tree / "build/native"
+    for place, kept in ((tree, True), (tmp_path / "elsewhere", False)):
+        build.mkdir(parents=True, exist_ok=True)
+        (place / "custom_ops").mkdir(parents=True)
+        home = f"CMAKE_HOME_DIRECTORY:INTERNAL={place}/custom_ops\n"
+        (build / "CMakeCache.txt").write_text(home)
+        result = run(
+            *(str(python), "setup.py", "-q", "build_native", "--inplace"),
+            cwd=tree,
+            expect=1,
+            PYTHONPATH=sysconfig.get_path("purelib"),
+            STROM_TENSORFLOWS=str(tmp_path / "unpacked"),
+        )
+        assert ("an old cache" in result.stdout) == kept, result.stdout + result.stderr
+
+
+def test_make_finds_what_was_moved_with_the_tree(tmp_path: Path) -> None:
+    """And leaves alone what belongs here, and an environment that is another tree's by a link."""
+    tree = tmp_path / "tree"
+    made = {
+        "build/here": tree / "build/here",
+        "build/there": tmp_path / "x" / "tree/build/there",
+        "build/linked": tmp_path / "other",
+    }
+    (tree / ".ci").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci/moved", tree / ".ci/moved")
+    for name, place in made.items():
+        (tree / name / "bin").mkdir(parents=True)
+        (tree / name / "bin/activate").write_text(f'VIRTUAL_ENV="{place}"\nexport VIRTUAL_ENV\n')
+    (tree / "build/linked").rename(tmp_path / "other")
+    (tree / "build/linked").symlink_to(tmp_path / "other")
+    for name, place in (("native", tree), ("bench/native", tmp_path / "gone")):
+        (tree / "build" / name).mkdir(parents=True)
+        home = f"CMAKE_HOME_DIRECTORY:INTERNAL={place}/custom_ops\n"
+        (tree / "build" / name / "CMakeCache.txt").write_text(home)
+
+    assert run(str(tree / ".ci/moved")).stdout == "build/there build/bench/native\n"
+    run(str(tree / ".ci/moved"), "remove")
+    assert run(str(tree / ".ci/moved")).stdout == ""
+    assert {one.name for one in (tree / "build").iterdir()} == {"here", "linked", "native", "bench"}
 
 
 def test_every_constraint_is_one_exact_version() -> None:
