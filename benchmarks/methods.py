@@ -123,6 +123,7 @@ def main() -> None:
         },
     )
     draw(curves, result)
+    kept.tell_origins(result)
     result.finish()
 
 

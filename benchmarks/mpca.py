@@ -129,6 +129,7 @@ def main(arguments: Sequence[str] | None = None, output: pathlib.Path = report.O
     bench.train()
     bench.compare()
     bench.draw()
+    trainings.tell_origins(result)
     result.finish()
 
 

@@ -151,6 +151,7 @@ class Trainings:
     def __init__(self, path: pathlib.Path, *, resume: bool, processes: int) -> None:
         self._processes = processes
         self._kept = Kept(path, lambda fields: Curve(**fields), resume=resume)
+        self.tell_origins = self._kept.tell_origins
 
     def all(self, trainings: Collection[Training]) -> Iterator[tuple[Training, Curve]]:
         """Gives what is kept, then trains the rest, and keeps that."""

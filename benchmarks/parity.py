@@ -151,6 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for workers in (2, 4):
             bench.processes(workers)
     bench.draw()
+    kept.tell_origins(result)
     result.finish()
 
 

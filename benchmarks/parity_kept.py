@@ -20,6 +20,7 @@ class KeptOutcomes:
 
     def __init__(self, path: pathlib.Path, *, resume: bool) -> None:
         self._kept = Kept(path, lambda fields: Outcome(**fields), resume=resume)
+        self.tell_origins = self._kept.tell_origins
 
     def train_all(self, trainings: Collection[Training]) -> Iterator[tuple[Training, Outcome]]:
         """Gives what is kept, then trains the rest, and keeps that."""

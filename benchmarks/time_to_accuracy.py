@@ -85,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         compared = curves_of(plan, outcomes)
         tta_report.add(result, compared, outcomes.values())
         tta_picture.draw(compared, name, chosen.output)
+    kept.tell_origins(result)
     result.finish()
 
 
