@@ -76,6 +76,11 @@ class BuildNative(Command):
         self.set_undefined_options("build", ("build_lib", "build_lib"))
 
     def run(self) -> None:
+        if platform.system() != "Linux":
+            raise SetupError(
+                "keras-strom runs on Linux alone (docs/install.md), in a container of it too, and "
+                f"this system is {platform.system()}."
+            )
         tensorflows = find_tensorflows()
         compiler = find_compiler()
         configure(tensorflows, compiler)

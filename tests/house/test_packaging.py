@@ -158,6 +158,17 @@ def test_without_tensorflow_the_build_says_how_to_install_it(tmp_path: Path) -> 
     assert "--no-build-isolation" in result.stderr
 
 
+def test_on_another_system_the_build_says_what_it_needs(tmp_path: Path) -> None:
+    """In place of what a compiler says there of Linux's headers."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import platform\nplatform.system = lambda: 'Darwin'\n"
+    )
+    command = (sys.executable, "setup.py", "-q", "build_native", "--inplace")
+    result = run(*command, expect=1, PYTHONPATH=str(tmp_path))
+    assert "keras-strom runs on Linux alone" in result.stderr
+    assert "this system is Darwin" in result.stderr
+
+
 def test_without_a_compiler_the_build_says_what_to_install(tmp_path: Path) -> None:
     command = (sys.executable, "setup.py", "-q", "build_native", "--inplace")
     result = run(*command, expect=1, PATH=str(tmp_path), CXX="")
