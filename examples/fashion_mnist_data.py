@@ -6,10 +6,13 @@ Debian and Ubuntu ship them as the package dataset-fashion-mnist; elsewhere Kera
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import math
+import os
 import pathlib
 import struct
+import tempfile
 
 import numpy as np
 import numpy.typing as npt
@@ -71,11 +74,18 @@ def _read_split(directory: pathlib.Path, name: str) -> Split:
 
 
 def _download(directory: pathlib.Path) -> tuple[Split, Split]:
-    """Keras's copy, which it keeps under ~/.keras."""
+    """Keras's copy, which it keeps under ~/.keras.
+
+    One worker of a machine after the other: Keras takes a file that another one still downloads for
+    a whole one.
+    """
     import keras
 
+    lock = pathlib.Path(tempfile.gettempdir(), f"fashion-mnist-{os.getuid()}.lock")
     try:
-        train, test = keras.datasets.fashion_mnist.load_data()
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # Closing the file gives it up.
+            train, test = keras.datasets.fashion_mnist.load_data()
     except Exception as error:  # urllib's, and Keras's own bare Exception
         raise FileNotFoundError(
             f"Fashion-MNIST is not in {directory} and could not be downloaded ({error}). "

@@ -4,6 +4,8 @@ import gzip
 import importlib.util
 import struct
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -82,6 +84,26 @@ def test_says_what_to_install_where_there_is_neither_package_nor_internet(
     monkeypatch.setitem(sys.modules, "keras", keras)
     with pytest.raises(FileNotFoundError, match="apt-get install dataset-fashion-mnist"):
         data.load_fashion_mnist(tmp_path / "nowhere")
+
+
+def test_workers_of_a_machine_download_one_after_the_other(
+    data: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keras takes what another one is still writing for the whole file."""
+    file = tmp_path / "downloaded"
+
+    def load() -> tuple[str, str]:
+        if not file.exists():
+            file.touch()
+            time.sleep(0.2)
+            file.write_text("whole")
+        return file.read_text(), ""
+
+    datasets = SimpleNamespace(fashion_mnist=SimpleNamespace(load_data=load))
+    monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(datasets=datasets))
+    with ThreadPoolExecutor(4) as workers:
+        found = list(workers.map(lambda _: data.load_fashion_mnist(tmp_path / "none"), range(4)))
+    assert found == [("whole", "")] * 4
 
 
 def test_reads_debians_package(data: ModuleType) -> None:
