@@ -167,6 +167,36 @@ def test_an_image_copies_what_its_context_has_and_runs_as_nobody_in_particular(i
     assert int(users[-1]) > 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "last"),
+    [({}, ".whl[cpu,dashboard]"), ({"TENSORFLOW": "tensorflow[and-cuda]"}, "tensorflow[and-cuda]")],
+)
+def test_an_image_for_gpus_has_a_tensorflow_that_brings_cuda(
+    tmp_path: Path, arguments: dict[str, str], last: str
+) -> None:
+    """Its build step, with stubs in the place of Python and pip."""
+    steps = instructions(IMAGES[0])
+    defaults = dict(rest.split("=", 1) for name, rest in steps if name == "ARG")
+    (step,) = (rest for name, rest in steps if name == "RUN" and "pip install" in rest)
+    for stub in ("python3.11", "bin/pip"):
+        (tmp_path / stub).parent.mkdir(exist_ok=True)
+        (tmp_path / stub).write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+        (tmp_path / stub).chmod(0o755)
+    done = subprocess.run(
+        [
+            "sh",
+            "-c",
+            step.replace("/opt/keras-strom", str(tmp_path)).replace("/tmp/install", "/no"),
+        ],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", **defaults, **arguments},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1].endswith(last)
+
+
 def test_what_the_image_runs_is_a_command_that_there_is() -> None:
     steps = dict(instructions(IMAGES[0]))
     program, *arguments = json.loads(steps["CMD"])
