@@ -182,6 +182,23 @@ def test_a_compiler_that_is_asked_for_and_not_there_is_named() -> None:
     assert "CXX=ccache no-such-compiler names no program that is here" in result.stderr
 
 
+def test_a_compiler_that_is_too_old_is_named(tmp_path: Path) -> None:
+    """Ubuntu 20.04 has g++ 9, Debian 11 g++ 10; the wheel runs on both."""
+    compiler = tmp_path / "g++"
+    compiler.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} -w -D__GNUC__=10 "$@"\n')
+    compiler.chmod(0o755)
+    tools = Path(sys.executable).parent
+    result = run(
+        str(tools / "cmake"),
+        *("-S", str(SOURCES), "-B", str(tmp_path / "build"), "-G", "Ninja"),
+        f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}",
+        f"-DCMAKE_CXX_COMPILER={compiler}",
+        expect=1,
+    )
+    assert "keras-strom needs g++ 11 or newer, and this is 10" in result.stderr
+    assert "CXX=g++-11" in result.stderr
+
+
 def test_without_openssl_the_build_says_what_to_install(tmp_path: Path) -> None:
     tools = Path(sys.executable).parent
     result = run(
