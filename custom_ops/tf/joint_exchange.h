@@ -30,7 +30,13 @@ class OfJointModel : public Kernel {
  protected:
   // Refuses a step of another training.
   absl::Status CheckJoint(tensorflow::OpKernelContext* context) const {
-    if (context->input(joint_now_input_).scalar<int64_t>()() == joint_) return absl::OkStatus();
+    const int64_t now = context->input(joint_now_input_).scalar<int64_t>()();
+    if (now == joint_) return absl::OkStatus();
+    if (now < 0) {
+      return ToStatus(STROM_INVALID_ARGUMENT,
+                      "a step outside of training: with several workers call strategy.begin() "
+                      "before a custom loop and strategy.synchronize() after it");
+    }
     return ToStatus(STROM_INVALID_ARGUMENT,
                     "this step was traced for a training of other variables than the joint model "
                     "has now: after layers were frozen or thawed compile the model again, and give "

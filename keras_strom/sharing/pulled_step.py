@@ -47,6 +47,9 @@ _BUCKET_ELEMENTS = 1 << 18
 # A smaller embedding is pulled in less time than the words would take to read.
 _LARGE = 1 << 20
 
+# In the place of a joint model's number: no training runs.
+_NO_JOINT = -1
+
 # Figures that a step leaves as they were where it has not pulled, or has not measured how far.
 _ALPHA = PullStatistics._fields.index("alpha")
 _TARGET = PullStatistics._fields.index("target")
@@ -179,7 +182,7 @@ class PulledStep(TrainingStep):
         self._cycles_of_checkpoint = 0
         with tf.init_scope(), tf.device("/cpu:0"):
             # Which of the joint models so far is that of now: a step knows its own.
-            self._joint_now = tf.Variable(-1, dtype=tf.int64, trainable=False)
+            self._joint_now = tf.Variable(_NO_JOINT, dtype=tf.int64, trainable=False)
         self._numbers: dict[tuple[int, ...], int] = {}
 
     @property
@@ -480,6 +483,7 @@ class PulledStep(TrainingStep):
         """The variables have the joint model, and keep it."""
         if self._joint is not None:
             self._cycles[self._number_of(self._joint)] = self.cycles
+        self._joint_now.assign(_NO_JOINT)
         self._worker = self._shown = None
 
     # ------------------------------------------------------------ between steps

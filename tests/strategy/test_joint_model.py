@@ -179,6 +179,12 @@ def test_custom_loops_train_with_and_without_naming_their_models(method: str) ->
             assert steps == 32
 
 
+@pytest.mark.parametrize("method", ENDINGS)
+def test_a_step_of_a_loop_that_is_over_is_refused(method: str) -> None:
+    for result in ended(method)[0]:
+        assert "strategy.begin" in result["outside"]
+
+
 # ------------------------------------------------------------------------- losses
 
 PER_EPOCH = 60
