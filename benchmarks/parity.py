@@ -22,7 +22,7 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks import parity_job, pictures, report
-from benchmarks.parity_cluster import Exchange, Outcome, Training
+from benchmarks.parity_cluster import Exchange, Outcome, Training, sharing_of
 from benchmarks.parity_kept import KeptOutcomes
 from benchmarks.parity_tasks import TASKS, Task
 
@@ -50,6 +50,7 @@ class Setting:
         delay: steps until a message is applied.
         seeds: how many trainings of each kind.
         times: as many examples as the task has, which many workers need for rounds enough.
+        falls: whether the learning rate falls to 0 over the training.
     """
 
     task: Task
@@ -57,25 +58,32 @@ class Setting:
     delay: int
     seeds: int
     times: int = 1
+    falls: bool = False
 
     @property
     def name(self) -> str:
         """As it ends a target's name."""
         suffix = "" if self.delay == 1 else f"_delay{self.delay}"
-        return f"{self.task.name}_{self.workers}{suffix}"
+        return f"{self.task.name}_{self.workers}{suffix}{'_cosine' if self.falls else ''}"
 
     def several(self, exchange: Exchange, share: float) -> list[Training]:
         """The trainings of K workers, one a seed."""
         delay = 1 if exchange is Exchange.NOTHING else self.delay
         return [
-            Training(self.task.name, exchange, self.workers, delay, seed, share * self.times)
+            Training(
+                *(self.task.name, exchange, self.workers, delay, seed, share * self.times),
+                falls=self.falls,
+            )
             for seed in range(self.seeds)
         ]
 
     def alone(self, share: float) -> list[Training]:
         """Those of one worker."""
         return [
-            Training(self.task.name, Exchange.NOTHING, 1, 1, seed, share * self.times)
+            Training(
+                *(self.task.name, Exchange.NOTHING, 1, 1, seed, share * self.times),
+                falls=self.falls,
+            )
             for seed in range(self.seeds)
         ]
 
@@ -129,6 +137,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--seeds", type=int, choices=range(1, 11), help="instead of the setting's own number"
     )
+    parser.add_argument(
+        "--cosine",
+        action="store_true",
+        help="learning rates that fall to 0 by half a cosine, in virtual time alone",
+    )
     parser.add_argument("--no-processes", action="store_true", help="virtual time only")
     parser.add_argument(
         "--resume", action="store_true", help="keep the trainings of the run before, if its code is"
@@ -136,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     result = report.Report("parity", "Learning as well as dense training")
     chosen = [
-        dataclasses.replace(setting, seeds=options.seeds or setting.seeds)
+        dataclasses.replace(setting, seeds=options.seeds or setting.seeds, falls=options.cosine)
         for setting in settings(options.full)
         if options.only in (None, setting.task.name) and options.workers in (None, setting.workers)
     ]
@@ -146,8 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bench = Parity(result, kept, options.share)
     bench.train(chosen)
     if options.tuned:
-        bench.train_tuned([setting for setting in chosen if setting.task.tuned is not None])
-    if not options.no_processes and options.only in (None, "mlp") and options.workers is None:
+        bench.train_tuned([s for s in chosen if s.falls or s.task.tuned is not None])
+    alone = options.no_processes or options.cosine or options.workers is not None
+    if not alone and options.only in (None, "mlp"):
         for workers in (2, 4):
             bench.processes(workers)
     bench.draw()
@@ -241,7 +255,7 @@ class Parity:
             rounds=several[0].rounds,
             raw=statistics.fmean(o.raw for o in several) if sends else None,
             coded=statistics.fmean(o.coded for o in several) if sends else None,
-            options=str(setting.task.tuned) if is_tuned else None,
+            options=str(sharing_of(setting.several(exchange, 1.0)[0])) if is_tuned else None,
         )
 
     def _behind(
@@ -292,7 +306,8 @@ def _unit(task: Task) -> str:
 
 def _title(setting: Setting) -> str:
     later = "the next step" if setting.delay == 1 else f"{setting.delay} steps later"
-    return f"{setting.task.title}, {setting.workers} workers, applied {later}"
+    falls = ", falling learning rate" if setting.falls else ""
+    return f"{setting.task.title}, {setting.workers} workers, applied {later}{falls}"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from benchmarks.parity_tasks import TASKS, Data, Sharing
 from benchmarks.parity_workers import DenseWorker, Learner, SharingWorker, Update, Worker
+from keras_strom.sharing.threshold import AdaptiveThreshold
 
 
 class Exchange(enum.Enum):
@@ -60,6 +61,7 @@ class Training:
         delay: steps until a message is applied, at least 1.
         seed: of the initial weights and the order of the examples; equal for all methods.
         share: of the task's examples.
+        falls: whether the learning rate falls to 0 over the training, by half a cosine.
     """
 
     task: str
@@ -68,6 +70,7 @@ class Training:
     delay: int
     seed: int
     share: float = 1.0
+    falls: bool = False
 
 
 def sharing_of(training: Training) -> Sharing:
@@ -78,6 +81,8 @@ def sharing_of(training: Training) -> Sharing:
     """
     if training.exchange is not Exchange.TUNED:
         return Sharing()
+    if training.falls:
+        return Sharing(threshold=AdaptiveThreshold(min_density=1e-3))
     tuned = TASKS[training.task].tuned
     if tuned is None:
         raise ValueError(f"the task {training.task} has no options but the defaults")
@@ -107,10 +112,10 @@ def train(training: Training) -> Outcome:
     keras.utils.set_random_seed(training.seed)
     task = TASKS[training.task]
     workers, delay = training.workers, training.delay
-    learner = Learner(task)
+    rounds = max(1, int(task.examples * training.share) // (workers * task.batch))
+    learner = Learner(task, falls_over=rounds if training.falls else None)
     data = task.load()
     team = [_worker(training, learner) for _ in range(workers)]
-    rounds = max(1, int(task.examples * training.share) // (workers * task.batch))
     batches = [_batches(data, task.batch, training.seed, rank, workers) for rank in range(workers)]
     for step in range(rounds):
         updates = []
