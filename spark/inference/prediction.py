@@ -289,10 +289,12 @@ def _weighed(values: np.ndarray[Any, Any], weight: Any) -> np.ndarray[Any, Any]:
     """Losses [rows, ...] times weights of the rows, or of each of a row's losses, as in Keras."""
     if weight is None:
         return values
-    factors: np.ndarray[Any, Any] = keras.ops.convert_to_numpy(weight)
+    factors = keras.ops.convert_to_numpy(weight)
     if factors.ndim == values.ndim + 1 and factors.shape[-1] == 1:
         factors = factors[..., 0]
-    return values * factors.reshape(*factors.shape, *[1] * (values.ndim - factors.ndim))
+    factors = factors.reshape(*factors.shape, *[1] * (values.ndim - factors.ndim))
+    weighed: np.ndarray[Any, Any] = values * factors
+    return weighed
 
 
 def _without_reduction(loss: Any) -> Callable[[Any, Any], Any]:

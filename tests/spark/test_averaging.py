@@ -273,6 +273,8 @@ def options(folder: Path | None, /, **others: Any) -> dict[str, Any]:
 class OneProcess:
     """Stands for a SparkContext: tasks run here, one after the other, and in no fixed order."""
 
+    _jsc = True  # It has not been stopped.
+
     def __init__(self, values: Any = ()) -> None:
         self._values = list(values)
 
