@@ -186,18 +186,14 @@ class SharedStep(TrainingStep):
                 self.replica.write_residual(entry.offset, np.zeros_like(residual))
         return mass
 
-    def begin_anew(self, entries: list[Entry]) -> float:
-        """Before `expect` and `begin_own`: thresholds start as before any step, residuals empty.
+    def begin_anew(self, entries: list[Entry]) -> None:
+        """Before `expect` and `begin_own`: thresholds start as before any step.
 
         Args:
             entries: of the variables that are trained.
-
-        Returns:
-            The sum of the residuals' absolute values.
         """
         self._last.assign(tf.zeros_like(self._last))
         self._threshold.begin_anew(entries)
-        return self.forget_residuals(entries)
 
     def begin_own(self, trained: list[Entry]) -> None:
         """Says which variables the next `show_own` is to give a residual, if they have one.

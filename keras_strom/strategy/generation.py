@@ -56,7 +56,7 @@ from keras_strom.strategy.fit_failure import (
     raise_if_others_cannot_start,
     tell_of_those_who_left,
 )
-from keras_strom.strategy.new_optimizers import KnownOptimizers, begin_anew
+from keras_strom.strategy.new_optimizers import KnownOptimizers
 from keras_strom.strategy.report import TrainingReport, announce, describe
 
 if TYPE_CHECKING:
@@ -291,8 +291,8 @@ class Generation:
             # Without the chief the values were the master's, whose state is of an earlier start.
             if (self._follows or not self.late) and told is not None and told.numpy() != number:
                 assign(averaged, state)
-        if sharing.optimizers.are_left(self._models) and isinstance(sharing.step, SharedStep):
-            begin_anew(sharing.step, trained, sharing.environment)
+        if isinstance(sharing.step, SharedStep):
+            sharing.optimizers.begin(self._models, sharing.step, trained, sharing.environment)
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
         sharing.step.apply(sharing.space.participants)
         sharing.step.begin_own(trained if self._models else [])

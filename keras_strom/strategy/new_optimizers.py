@@ -3,7 +3,8 @@
 Updates of another optimizer can be a thousand times smaller: after `compile` with a lower learning
 rate, to tune a model finely, or in the next trial of a search. The threshold of the training before
 would hold all of them back for hundreds of steps, and what waits of that one's updates, many times
-as large, would be most of what is sent.
+as large, would be most of what is sent. The threshold alone starts anew where two models train
+in turn, each with its own optimizer.
 """
 
 from __future__ import annotations
@@ -27,34 +28,44 @@ class KnownOptimizers:
 
     def __init__(self) -> None:
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._latest: weakref.WeakSet[Any] = weakref.WeakSet()  # Of the training before.
         self._has_any = False
 
-    def are_left(self, models: Sequence[Any]) -> bool:
-        """Whether there were trainings before, and none with an optimizer of `models`.
+    def begin(
+        self,
+        models: Sequence[Any],
+        step: SharedStep,
+        trained: list[Entry],
+        here: ClusterEnvironment,
+    ) -> None:
+        """Has the thresholds of `trained` start by themselves where no optimizer goes on.
 
-        From now on those are known. Loops of a program's own, whose optimizers nobody sees, count
-        as going on.
+        What waits in their residuals stays if the optimizers were there in a training before the
+        last, for it is theirs, and is left out if they are new. From now on they are known. Loops
+        of a program's own, whose optimizers nobody sees, count as going on.
+
+        Args:
+            models: those that are trained.
+            step: the strategy's; the variables show what all workers share.
+            trained: what the optimizers train.
+            here: this worker; the chief logs it.
         """
         found = {part for m in models for one in optimizers_of(m) for part in parts_of(one)}
-        left = self._has_any and bool(found) and found.isdisjoint(self._known)
-        self._has_any |= bool(found)
+        if not found:
+            return
+        had_any, self._has_any = self._has_any, True
+        are_others, are_new = found.isdisjoint(self._latest), found.isdisjoint(self._known)
         self._known.update(found)
-        return left
-
-
-def begin_anew(step: SharedStep, trained: list[Entry], here: ClusterEnvironment) -> None:
-    """Has the thresholds of `trained` start by themselves, and leaves out their residuals.
-
-    Args:
-        step: the strategy's; the variables show what all workers share.
-        trained: what the new optimizers train.
-        here: this worker; the chief logs it.
-    """
-    mass = step.begin_anew(trained)
-    if mass > 0 and here.is_chief:
-        _logger.info(
-            "the optimizer is a new one: the threshold starts as in a first training, and what was "
-            "not sent of earlier updates is left out (on worker %d a sum of %.3g of |residual|)",
-            here.rank,
-            mass,
-        )
+        self._latest = weakref.WeakSet(found)
+        if not had_any or not are_others:
+            return
+        step.begin_anew(trained)
+        mass = step.forget_residuals(trained) if are_new else 0.0
+        if mass > 0 and here.is_chief:
+            _logger.info(
+                "the optimizer is a new one: the threshold starts as in a first training, and what "
+                "was not sent of earlier updates is left out (on worker %d a sum of %.3g of "
+                "|residual|)",
+                here.rank,
+                mass,
+            )
