@@ -26,11 +26,15 @@ HostPort = tuple[str, int]
 _MAX_PORT = 65535
 # Addresses that are for examples (RFC 5737, RFC 3849): they stand for "somewhere else".
 _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
-# Of a store such as gs://bucket or dbfs:/folder, which a file system would take for a folder here;
-# of those that are known also without their slashes.
-_URL = re.compile(
-    r"[a-z][a-z0-9+.-]+:/|(?:abfss?|dbfs|file|gcs|gs|hdfs|s3[an]?|viewfs|wasbs?):", re.IGNORECASE
+#: Of stores' URLs, known also where somebody has left out the slashes.
+STORE_SCHEMES = frozenset(
+    (
+        *("abfs", "abfss", "dbfs", "file", "gcs", "gs", "hdfs", "s3", "s3a", "s3n", "viewfs"),
+        *("wasb", "wasbs"),
+    )
 )
+# Of a store such as gs://bucket or dbfs:/folder, which a file system would take for a folder here.
+_URL = re.compile(rf"[a-z][a-z0-9+.-]+:/|(?:{'|'.join(sorted(STORE_SCHEMES))}):", re.IGNORECASE)
 # What senders may have under way to one receiver together (core/transport/grants.h).
 _LEAST_RECEIVE_BUFFER = 256 << 10
 

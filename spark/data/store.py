@@ -17,6 +17,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import errors
+from keras_strom.job.network import STORE_SCHEMES
 from keras_strom.stale_files import anew_if_stale
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(?=/)", re.IGNORECASE)
 _ARROW_SCHEMES = frozenset(("hdfs", "viewfs", "s3", "gs", "gcs", "abfs", "abfss"))
 # The names that Hadoop gives to the same buckets.
 _HADOOP_NAMES = {"s3a": "s3", "s3n": "s3"}
-# Before a colon without a slash behind it they are slips, and no names of folders.
-_KNOWN_SCHEMES = _ARROW_SCHEMES | _HADOOP_NAMES.keys() | {"dbfs", "file", "wasb", "wasbs"}
 _DBFS_MOUNT = "/dbfs"
 _ROOM = "; make room there, or name a folder of another disk"
 _REMEDIES = {
@@ -81,7 +80,7 @@ class Store:
                 f"{path!r}"
             )
         begin, colon, _ = text.partition(":")
-        if scheme is None and colon and begin.lower() in _KNOWN_SCHEMES:
+        if scheme is None and colon and begin.lower() in STORE_SCHEMES:
             raise errors.InvalidOption(
                 f"{path!r} lacks the slashes of a URL: write {begin}://..., or ./{text} where a "
                 "folder here has this name"
