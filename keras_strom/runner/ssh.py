@@ -139,7 +139,9 @@ def reach(
         wire = SshWire(host, ssh_args, tell, module)
         try:
             hello = wire.receive(_CONNECT_SECONDS)
-            break
+            wire.connected = True
+            check_version(host, hello)
+            return wire, hello
         except ConnectionError as error:
             why, again = wire.why_not(error), wire.was_turned_away and bool(pauses)
             wire.close()
@@ -149,13 +151,6 @@ def reach(
         except BaseException:
             wire.close()
             raise
-    try:
-        wire.connected = True
-        check_version(host, hello)
-    except BaseException:
-        wire.close()
-        raise
-    return wire, hello
 
 
 class SshWire(PipeWire):
