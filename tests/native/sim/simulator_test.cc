@@ -158,6 +158,11 @@ TEST(SimulatorTest, VectorsShrinkWithEveryFitOverDatagrams) {
   ExpectReplacements(RunSeeds(0, kRuns, SimulatedLinks::kDatagrams, DrawJobWithFits), kRuns);
 }
 
+void ExpectStruckStarts(const Tally& tally, int runs) {
+  EXPECT_GT(tally.finished, 2 * runs);
+  EXPECT_GT(tally.interrupted_pieces, runs / 4);
+}
+
 // Of the values with which a `fit` starts or ends a part has come when the line is cut; and the
 // master's change after the chief was asked for those that it lacked.
 TEST(SimulatorTest, StartsAndEndsAreStruckInTheirMiddleOverMemoryLinks) {
@@ -165,18 +170,15 @@ TEST(SimulatorTest, StartsAndEndsAreStruckInTheirMiddleOverMemoryLinks) {
   constexpr uint64_t kFirst = 45;  // the first one whose chief is asked again
   const Tally tally =
       RunSeeds(kFirst, kFirst + kRuns, SimulatedLinks::kMemory, DrawJobWithSlowStarts);
-  EXPECT_GT(tally.finished, 2 * static_cast<int>(kRuns));
-  EXPECT_GT(tally.interrupted_pieces, static_cast<int>(kRuns) / 4);
+  ExpectStruckStarts(tally, kRuns);
   EXPECT_GT(tally.asked_again, 0);
 }
 
 TEST(SimulatorTest, StartsAndEndsAreStruckInTheirMiddleOverDatagrams) {
   constexpr uint64_t kRuns = ShareOf(40);
   constexpr uint64_t kFirst = 2;  // the first one with pieces that are interrupted
-  const Tally tally =
-      RunSeeds(kFirst, kFirst + kRuns, SimulatedLinks::kDatagrams, DrawJobWithSlowStarts);
-  EXPECT_GT(tally.finished, 2 * static_cast<int>(kRuns));
-  EXPECT_GT(tally.interrupted_pieces, static_cast<int>(kRuns) / 4);
+  ExpectStruckStarts(
+      RunSeeds(kFirst, kFirst + kRuns, SimulatedLinks::kDatagrams, DrawJobWithSlowStarts), kRuns);
 }
 
 // One direction of a path is cut, the other is not, and the keys change all the while.
