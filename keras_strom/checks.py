@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from keras_strom import errors
 
@@ -30,6 +31,23 @@ def check_number(name: str, value: object) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise errors.InvalidOption(f"{name}={value!r} must be a number")
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value`, which must be True or False.
+
+    Raises:
+        InvalidOption: it is something else; the message begins with `name`.
+    """
+    if not isinstance(value, bool):
+        raise errors.InvalidOption(f"{name}={value!r} must be True or False")
+    return value
+
+
+def check_verbose(verbose: object) -> None:
+    """Refuses what a runner cannot be told of how much it is to say."""
+    if verbose not in (0, 1):
+        raise errors.InvalidOption(f"verbose={verbose!r} must be 0 or 1")
 
 
 def check_least(name: str, least: int | None, most_name: str, most: int) -> None:

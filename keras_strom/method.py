@@ -17,7 +17,7 @@ import enum
 from typing import ClassVar
 
 from keras_strom import errors
-from keras_strom.checks import check_number, whole_number
+from keras_strom.checks import check_number, flag, whole_number
 
 # Of asynchronous EASGD, as its authors have it: K alpha.
 _EASGD_PULL = 0.9
@@ -199,8 +199,7 @@ class MPCA(Method):
         _keep_number(self, "delta", "[0, 1)", 0 <= _number(self, "delta") < 1)
         if self.penalty not in ("shift", "gradient"):
             raise errors.InvalidOption(f'penalty={self.penalty!r} must be "shift" or "gradient"')
-        if not isinstance(self.weighted, bool):
-            raise errors.InvalidOption(f"weighted={self.weighted!r} must be True or False")
+        flag("weighted", self.weighted)
         if not isinstance(self.start, PullStart):
             raise errors.InvalidOption(f"start={self.start!r} must be a PullStart")
         whole_number("ramp_cycles", self.ramp_cycles, least=0)
@@ -350,8 +349,7 @@ class EASGD(Method):
         if self.alpha is not None:
             within = 0 <= _number(self, "alpha") <= 1
             _keep_number(self, "alpha", "[0, 1], or be None for 0.9 / K", within)
-        if not isinstance(self.synchronous, bool):
-            raise errors.InvalidOption(f"synchronous={self.synchronous!r} must be True or False")
+        flag("synchronous", self.synchronous)
 
     def numbers(self, workers: int) -> MethodNumbers:
         """What the native library computes with: alpha, and beta = K alpha where all wait.

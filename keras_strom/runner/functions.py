@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_strom import errors
-from keras_strom.checks import whole_number
+from keras_strom.checks import check_verbose, flag, whole_number
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.job.network import NetworkConfig, check_network
 from keras_strom.runner.calls import call_of, returned
@@ -83,11 +83,9 @@ def run(
     Example:
         >>> histories = run(train, args=(5,), num_proc=2)  # doctest: +SKIP
     """
-    if verbose not in (0, 1):
-        raise errors.InvalidOption(f"verbose={verbose!r} must be 0 or 1")
-    for name, value in (("warm_start", warm_start), ("stream_logs", stream_logs)):
-        if not isinstance(value, bool):
-            raise errors.InvalidOption(f"{name}={value!r} must be True or False")
+    check_verbose(verbose)
+    flag("warm_start", warm_start)
+    flag("stream_logs", stream_logs)
     for name, text in (("hosts", hosts), ("ssh_args", ssh_args)):
         if text is not None and not isinstance(text, str):
             raise errors.InvalidOption(f"{name}={text!r} must be a text")

@@ -17,7 +17,7 @@ import numpy as np
 from pyspark.ml.param import Param, Params
 
 from keras_strom import errors
-from keras_strom.checks import check_start_timeout, whole_number
+from keras_strom.checks import check_start_timeout, flag, whole_number
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.job.network import NetworkConfig
 from keras_strom.method import Method
@@ -55,13 +55,6 @@ def seed(name: str, value: Any) -> int:
     if found >= 1 << 32:
         raise errors.InvalidOption(f"{name}={value!r} must be below 2**32")
     return found
-
-
-def flag(name: str, value: Any) -> bool:
-    """True or False."""
-    if not isinstance(value, bool):
-        raise errors.InvalidOption(f"{name}={value!r} must be True or False")
-    return value
 
 
 def column(name: str, value: Any) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import __version__, errors
-from keras_strom.checks import check_start_timeout, whole_number
+from keras_strom.checks import check_start_timeout, check_verbose, flag, whole_number
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.dashboard.watch import watch
 from keras_strom.job import environment
@@ -162,7 +162,6 @@ def run(
         verbose=verbose,
         data=data,
         dashboard=PageAddress.of(dashboard),
-        name=getattr(fn, "__name__", Function.name),
     )
     work = call_of(fn, args, kwargs)
     return _run(work, options, dict(check_env(env)), active_context(spark), start_master)
@@ -181,17 +180,14 @@ class _Options:
     verbose: int
     data: Direct | None
     dashboard: PageAddress | None
-    name: str
 
     def __post_init__(self) -> None:
         check_network(self.network)
         check_start_timeout(self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
         check_use_gpu(self.use_gpu)
-        if not isinstance(self.warm_start, bool):
-            raise errors.InvalidOption(f"warm_start={self.warm_start!r} must be True or False")
-        if self.verbose not in (0, 1):
-            raise errors.InvalidOption(f"verbose={self.verbose!r} must be 0 or 1")
+        flag("warm_start", self.warm_start)
+        check_verbose(self.verbose)
         wanted = self.wanted
         name, workers = "num_proc", wanted.num_proc
         if wanted.is_elastic:
@@ -234,7 +230,7 @@ def _run(
         credentials=options.credentials,
     )
     with (
-        watch(options.dashboard, options.name, workers, console.message) as watching,
+        watch(options.dashboard, work.name, workers, console.message) as watching,
         JobMaster(asked, start, watching.checkpoint) as master,
         contextlib.ExitStack() as stack,
     ):
@@ -253,7 +249,7 @@ def _run(
         stack.callback(controller.close)
         job = _Job(context, size, controller, options.data)
         stack.callback(job.end)
-        task = _task(work, options, env, size, controller, master, host)
+        task = _task(work, options, env, size, controller, console, master, host)
         job.submit(dataclasses.replace(task, shares_gpu=shares_gpu(context)))
         stack.enter_context(Decommissions(context, controller))
         _say(options, console, f"starting {_number_of_workers(size)}")
@@ -309,6 +305,7 @@ def _task(
     env: Mapping[str, str],
     size: Size,
     controller: Controller,
+    console: Console,
     master: JobMaster,
     host: str,
 ) -> Task:
@@ -324,7 +321,7 @@ def _task(
         use_gpu=options.use_gpu,
         start_timeout=options.start_timeout,
         stream_logs=options.stream_logs,
-        show_progress=Console(size.workers).redraws,
+        show_progress=console.redraws,
         data=options.data.data if options.data is not None else None,
         version=__version__,
         checkpoints=master.plan,

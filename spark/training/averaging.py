@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_strom import errors
-from keras_strom.checks import whole_number
+from keras_strom.checks import flag, whole_number
 
 from ..data.connect import context_of
 from ..runner.slots import Size, Waiting, WantedSize, choose_workers
@@ -70,8 +70,7 @@ class ParameterAveraging(TrainingMethod):
     def __post_init__(self) -> None:
         whole_number("averaging_frequency", self.averaging_frequency, least=1)
         whole_number("aggregation_depth", self.aggregation_depth, least=1)
-        if not isinstance(self.save_updater, bool):
-            raise errors.InvalidOption(f"save_updater={self.save_updater!r} must be True or False")
+        flag("save_updater", self.save_updater)
 
     def check(self, params: Mapping[str, Any]) -> None:
         """Refuses what is of the relay only."""
