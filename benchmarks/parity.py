@@ -119,7 +119,12 @@ def settings(full: bool) -> list[Setting]:
         for name, times in (("mlp", 2), ("teacher", 4))
         for delay in (1, 2)
     ]
-    return usual + many
+    falling = [
+        Setting(TASKS[name], workers, 1, seeds=2, falls=True)
+        for name, several in (("mlp", (2, 16)), ("cnn", (4, 16)), ("teacher", (4, 16)))
+        for workers in several
+    ]
+    return usual + many + falling
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -140,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--cosine",
         action="store_true",
-        help="learning rates that fall to 0 by half a cosine, in virtual time alone",
+        help="all with learning rates that fall to 0 by half a cosine, in virtual time alone",
     )
     parser.add_argument("--no-processes", action="store_true", help="virtual time only")
     parser.add_argument(
@@ -149,10 +154,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     result = report.Report("parity", "Learning as well as dense training")
     chosen = [
-        dataclasses.replace(setting, seeds=options.seeds or setting.seeds, falls=options.cosine)
+        dataclasses.replace(
+            setting,
+            seeds=options.seeds or setting.seeds,
+            falls=options.cosine or setting.falls,
+        )
         for setting in settings(options.full)
         if options.only in (None, setting.task.name) and options.workers in (None, setting.workers)
     ]
+    # One that falls by itself stands there twice then, maybe with fewer seeds.
+    chosen = list({setting.name: setting for setting in reversed(chosen)}.values())[::-1]
     if not chosen:
         parser.error(f"nothing is trained by {options.workers} workers; see `settings`")
     kept = KeptOutcomes(result.path.with_suffix(".jsonl"), resume=options.resume)

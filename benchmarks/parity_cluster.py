@@ -76,13 +76,15 @@ class Training:
 def sharing_of(training: Training) -> Sharing:
     """With which options its workers share.
 
+    Those that are tuned are, where the learning rate falls, of a threshold that does not follow it.
+
     Raises:
         ValueError: tuned ones are asked for, and the task has none.
     """
     if training.exchange is not Exchange.TUNED:
         return Sharing()
     if training.falls:
-        return Sharing(threshold=AdaptiveThreshold(min_density=1e-3))
+        return Sharing(threshold=AdaptiveThreshold(learning_rate_power=0.0))
     tuned = TASKS[training.task].tuned
     if tuned is None:
         raise ValueError(f"the task {training.task} has no options but the defaults")

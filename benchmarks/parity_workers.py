@@ -162,7 +162,7 @@ class SharingWorker(Worker):
     def step(self, step: int, x: tf.Tensor, y: tf.Tensor) -> Update | None:
         """Trains on one batch; returns what the others get."""
         values = tf.concat([variable.read_value() for variable in self._variables], axis=0)
-        self._share(self._train(values, x, y))
+        self._share(self._train(values, x, y), self._learner.rate_left(step))
         self._is_between_messages = (step + 1) % self._local_steps != 0
         if self._is_between_messages:
             return None
@@ -177,14 +177,14 @@ class SharingWorker(Worker):
         self.entries, self.bytes = int(totals.count), int(totals.message_bytes)
         return message
 
-    def _share_in_graph(self, update: tf.Tensor) -> None:
+    def _share_in_graph(self, update: tf.Tensor, rate_left: tf.Tensor) -> None:
         changes = []
         parts = tf.split(update, self._sizes)
         for entry, part in zip(self._space.participants, parts, strict=True):
             before = tf.raw_ops.ReadVariableOp(resource=entry.primary.handle, dtype=tf.float32)
             entry.primary.assign(before + part)
             changes.append(VariableChange(entry, shares=True, since=before))
-        self._step.share(changes)
+        self._step.share(changes, rate_left)
 
     def _apply(self, updates: list[Floats]) -> None:
         values = self.values
@@ -228,6 +228,13 @@ class Learner:
         update, optimizer = self._step(tf.convert_to_tensor(values), optimizer, x, y)
         return update, optimizer
 
+    def rate_left(self, steps: tf.Tensor | float) -> tf.Tensor:
+        """The learning rate after so many steps, as a part of the first one."""
+        if self._falls_over is None:
+            return tf.constant(1.0)
+        done = tf.minimum(tf.cast(steps, tf.float32) / self._falls_over, 1.0)
+        return (1 + tf.cos(math.pi * done)) / 2
+
     def judge(self, values: Floats, data: Data) -> float:
         """Accuracy in percent, or the loss in nats, on the test data."""
         total = 0.0
@@ -253,15 +260,9 @@ class Learner:
         second += (tf.square(gradient) - second) * (1 - _BETA_2)
         steps += 1
         unbiased = tf.sqrt(1 - _BETA_2**steps) / (1 - _BETA_1**steps)
-        update = -self._rate(steps) * unbiased * first / (tf.sqrt(second) + _EPSILON)
+        rate = self._task.learning_rate * self.rate_left(steps)
+        update = -rate * unbiased * first / (tf.sqrt(second) + _EPSILON)
         return update, (first, second, steps)
-
-    def _rate(self, steps: tf.Tensor) -> tf.Tensor | float:
-        """Of the step that `steps` counts."""
-        rate = self._task.learning_rate
-        if self._falls_over is None:
-            return rate
-        return rate * (1 + tf.cos(math.pi * tf.minimum(steps / self._falls_over, 1.0))) / 2
 
     def _predict(self, values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
         return self._call(values, x, training=False)

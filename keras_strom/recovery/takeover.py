@@ -37,6 +37,9 @@ _logger = logging.getLogger("keras_strom")
 # What the names of donated arrays begin with that have a place in the flat space: its offset.
 _SHARED = "shared/"
 
+# Of the model's optimizers, by the places of their parts.
+_RATES = "highest learning rates"
+
 
 def take_over(participant: Participant, fit: Fit, start: Start) -> DataPosition:
     """After a late start: installs the state of another worker.
@@ -158,7 +161,9 @@ def state_arrays(participant: Participant, model: Any) -> dict[str, npt.NDArray[
     if any(map(space.is_sent, trained)):
         for entry in left_to_the_program([model], space):
             variables[f"{_SHARED}{entry.offset}"] = entry.variable
-    return {name: variable.numpy() for name, variable in variables.items()}
+    arrays = {name: variable.numpy() for name, variable in variables.items()}
+    rates = participant.step.highest_rates
+    return arrays if rates is None else {**arrays, _RATES: rates.of(optimizers_of(model))}
 
 
 def _wait_for_donation(participant: Participant) -> Donation | None:
@@ -189,6 +194,9 @@ def install_state(participant: Participant, model: Any, donated: Donation) -> No
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)
     arrays = dict(donated.arrays)
+    highest = arrays.pop(_RATES, None)  # Checkpoints of earlier versions have none.
+    if participant.step.highest_rates is not None and highest is not None:
+        participant.step.highest_rates.take_over(optimizers_of(model), highest.tolist())
     variables = donated_variables(model, untrained_state([model], participant.space))
     fresh = tuple(unbuilt_optimizers(model))
     without_place = {name for name in arrays if name.startswith(fresh)} - variables.keys()

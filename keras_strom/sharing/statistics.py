@@ -32,6 +32,8 @@ class StepStatistics(NamedTuple):
         shared: 1 where a message was made; 0 in a local step, whose change a later one shares.
         value: what an entry of the message stands for: the threshold, or where a message is of
             several steps the mean of what is sent; where entries differ, their mean.
+        rate_left: of the step about to be shared, for threshold algorithms alone: its learning rate
+            over the highest one so far, from 0 to 1 (`HighestRates`).
     """
 
     stepped: Any
@@ -50,11 +52,15 @@ class StepStatistics(NamedTuple):
     limited_mass: Any
     shared: Any
     value: Any
+    rate_left: Any = 1.0
 
 
 #: What a step tells of each variable where each has a threshold of its own: the columns of the op's
 #: second output (custom_ops/tf/variable_thresholds.cc), named as those of all.
 BY_VARIABLE = ("count", "elements", "max_residual", "threshold", "sum_residual", "value")
 
+#: What the ops tell, in the vector's order.
+TOLD = StepStatistics._fields[: StepStatistics._fields.index("rate_left")]
+
 #: Length of the vector.
-LENGTH = len(StepStatistics._fields)
+LENGTH = len(TOLD)

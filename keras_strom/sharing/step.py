@@ -18,10 +18,11 @@ from keras_strom._native.library import nanoseconds
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import HandedOver, Replica
 from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
+from keras_strom.sharing.highest_rates import HighestRates
 from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.scale import UpdateScale
-from keras_strom.sharing.statistics import LENGTH, StepStatistics
+from keras_strom.sharing.statistics import LENGTH, TOLD, StepStatistics
 from keras_strom.sharing.step_trace import StepTrace
 from keras_strom.sharing.threshold import FixedThreshold, ThresholdAlgorithm, is_per_variable
 from keras_strom.sharing.threshold_state import threshold_state
@@ -33,16 +34,13 @@ if TYPE_CHECKING:
     from keras_strom.relay.training_relay import TrainingWorker
 
 # Picks what tells of received updates out of a vector of statistics.
-_RECEIVED = np.asarray(
-    [name in ("received", "staleness") for name in StepStatistics._fields], np.float64
-)
+_RECEIVED = np.asarray([name in ("received", "staleness") for name in TOLD], np.float64)
 
-
-_ASSIGNED = np.asarray([name == "assigned_outside" for name in StepStatistics._fields], np.float64)
-_COUNT = StepStatistics._fields.index("count")
-_NORM = StepStatistics._fields.index("update_norm")
-_SHARED = StepStatistics._fields.index("shared")
-_VALUE = StepStatistics._fields.index("value")
+_ASSIGNED = np.asarray([name == "assigned_outside" for name in TOLD], np.float64)
+_COUNT = TOLD.index("count")
+_NORM = TOLD.index("update_norm")
+_SHARED = TOLD.index("shared")
+_VALUE = TOLD.index("value")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,6 +87,7 @@ class SharedStep(TrainingStep):
         self.replica = replica
         self._space = space
         self._threshold = threshold_state(options.threshold, space)
+        self._rates = HighestRates()
         with tf.init_scope(), tf.device("/cpu:0"):
             self._shaken_mass = tf.Variable(0.0, dtype=tf.float64, trainable=False)
             self._norms = NormHistory(options.update_clipping)
@@ -103,19 +102,26 @@ class SharedStep(TrainingStep):
 
     def close(self, trace: StepTrace) -> None:
         """Shares what the step has changed; see `share`."""
-        self.share(trace.changes())
+        with tf.device("/cpu:0"):
+            rate_left = self._rates.rate_left(trace.optimizers)
+        self.share(trace.changes(), rate_left)
 
-    def share(self, changes: list[VariableChange]) -> None:
+    def share(self, changes: list[VariableChange], rate_left: Any = 1.0) -> None:
         """Ends a step: shares what has changed in the participants, in flat order.
 
         Of H = `local_steps` steps each H-th does; the others leave their changes in the variables.
+
+        Args:
+            changes: one for each participant.
+            rate_left: the learning rate over the highest one so far, a float32 scalar tensor.
         """
         self._momenta.update(
             {change.entry.offset: change.momentum for change in changes if change.momentum}
         )
         step = self._step
         every = self._options.local_steps
-        self._share(changes, step, tf.constant(True) if every == 1 else (step + 1) % every == 0)
+        sends = tf.constant(True) if every == 1 else (step + 1) % every == 0
+        self._share(changes, step, sends, rate_left)
 
     def share_rest(self, space: FlatSpace, *, waits: bool = True) -> None:
         """Shares what local steps have changed since the last message, if they have.
@@ -142,7 +148,8 @@ class SharedStep(TrainingStep):
             ]
             last_step = max(self.steps - 1, 0)
             step, sends = tf.constant(last_step, tf.int64), tf.constant(True)
-            self._share(changes, step, sends, due=False, waits=waits)
+            rate_left = self._rates.rate_left([])
+            self._share(changes, step, sends, rate_left, due=False, waits=waits)
         self.show_shared(space)
 
     def show_shared(self, space: FlatSpace) -> None:
@@ -235,6 +242,7 @@ class SharedStep(TrainingStep):
         changes: list[VariableChange],
         step: Any,
         sends: Any,
+        rate_left: Any,
         *,
         due: bool = True,
         waits: bool = True,
@@ -246,7 +254,7 @@ class SharedStep(TrainingStep):
         options = self._options
         with tf.device("/cpu:0"):
             contributions = tf.cast(self._totals[_SHARED], tf.int64)
-            last = StepStatistics(*tf.unstack(self._last))
+            last = StepStatistics(*tf.unstack(self._last))._replace(rate_left=rate_left)
             threshold, state = self._threshold.next(entries, last)
             shakes, factor = self._shake_up(step if due else None)
             threshold *= factor
@@ -310,6 +318,11 @@ class SharedStep(TrainingStep):
             update_copies(entries)
 
     @property
+    def highest_rates(self) -> HighestRates:
+        """Those that the threshold goes by."""
+        return self._rates
+
+    @property
     def threshold_state(self) -> tuple[float, ...]:
         """The state of the threshold algorithm."""
         return self._threshold.numbers()
@@ -331,11 +344,9 @@ class SharedStep(TrainingStep):
         """
         algorithm = self._options.threshold
         state_before = getattr(algorithm, "state_before", None)
-        if state_before is None or is_per_variable(algorithm):
-            return
-        now, wanted = self._threshold.numbers(), state_before(steps, workers)
-        has_started = now[0] > 0
-        self._threshold.set_numbers((now[0], *wanted[1:]) if has_started else wanted)
+        if state_before is not None and not is_per_variable(algorithm):
+            now = self._threshold.numbers()
+            self._threshold.set_numbers(state_before(now, steps, workers))
 
     def plan(self, trained: list[Entry]) -> JointPlan:
         """There is no joint model."""

@@ -60,7 +60,7 @@ class StepTrace:
         by_rows: whether a change of a few rows may be told as such.
 
     Attributes:
-        optimizer: the one whose step is under way; None before the first.
+        optimizers: those that have begun their step, the one under way last.
     """
 
     def __init__(self, space: FlatSpace, momenta: MaskedMomenta, *, by_rows: bool) -> None:
@@ -75,14 +75,15 @@ class StepTrace:
             if entry.variable.trainable
         }
         self._touched = Touched(by_rows)
-        self.optimizer: Any = None
+        self.optimizers: list[Any] = []
 
     def note_update(self, variable: Any, gradient: Any) -> None:
         """The optimizer is about to change `variable`: from now on its changes are sent."""
         if variable in self._space:
-            self._touched.note(variable, gradient, self.optimizer)
+            optimizer = self.optimizers[-1] if self.optimizers else None
+            self._touched.note(variable, gradient, optimizer)
             self._space.touch(variable)
-            self._momenta.note(variable, self.optimizer)
+            self._momenta.note(variable, optimizer)
 
     @property
     def touched(self) -> set[int]:

@@ -1,4 +1,4 @@
-"""How tau, the threshold of what is sent, follows the density of the messages.
+"""How tau, the threshold of what is sent, follows the messages' density and the learning rate.
 
 An algorithm is a frozen value. Its `next` is traced once into the training step; its state lives
 in a variable that belongs to the strategy, so it neither appears in `model.save` nor costs Python
@@ -30,6 +30,9 @@ _LEAST_FALL = 0.25
 # short training at one more for each so many steps. What it has no time to send is lost to it.
 _FIRST_UPDATES = 10.0
 _STEPS_A_MULTIPLE = 40
+
+# Below this part of the highest learning rate so far tau does not fall with it.
+_LEAST_RATE_LEFT = 1e-4
 
 # The upper end of the band. In a short training it is where all workers' steps together could send
 # each element so often, up to the second of these.
@@ -180,11 +183,21 @@ class _FollowingDensity:
         """
         return (-_FIRST_UPDATES if self.initial is None else self.initial,)
 
-    def state_before(self, steps: int | None, workers: int) -> tuple[float, ...]:
-        """`initial_state` of a training of which so many steps a worker are known to come."""
-        first, *others = self.initial_state()
-        if self.initial is not None or steps is None:
-            return (first, *others)
+    def state_before(
+        self, state: tuple[float, ...], steps: int | None, workers: int
+    ) -> tuple[float, ...]:
+        """The state with which a training begins of which so many steps a worker are to come.
+
+        Args:
+            state: after the training before, or the initial one.
+            steps: None = nobody knows.
+            workers: how many train.
+        """
+        first, *others = state
+        if first > 0:
+            return state
+        if steps is None:
+            return (-_FIRST_UPDATES, *others)
         return (-min(_FIRST_UPDATES, max(1.0, steps / _STEPS_A_MULTIPLE)), *others)
 
     def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
@@ -238,6 +251,10 @@ class AdaptiveThreshold(_FollowingDensity):
     tau halves or doubles in 20 steps with the default. Start rather high: while a start that is too
     low climbs, messages are dense, and can be most of what a training sends.
 
+    Where the learning rate falls below its highest so far, as a schedule or a callback has it, tau
+    falls with it: what noise there is in the parameters falls with the square root of the learning
+    rate (Mandt et al. 2017, section 3.1), and so should what is held back.
+
     Attributes:
         initial: the first step's threshold. None = the first step sends nothing, and the second
             one's is ten times the mean |update| of the first; less in a `fit` of under 400 steps,
@@ -247,6 +264,9 @@ class AdaptiveThreshold(_FollowingDensity):
             their number, up to 5e-2: what has no time to be sent is lost (`per_variable=True` stays
             at 5e-3).
         factor: between 0 and 1.
+        learning_rate_power: of the learning rate over its highest so far, which tau is multiplied
+            by; from 0, which has tau go by the density alone, to 1. It falls by a part a step that
+            the band's upper end leaves room for, and no further than at 1e-4 of the highest.
         minimum, maximum: bounds of the threshold itself.
         per_variable: True = each variable has its own threshold, which follows its own density.
 
@@ -258,6 +278,7 @@ class AdaptiveThreshold(_FollowingDensity):
     min_density: float = 1e-4
     max_density: float | None = None
     factor: float = 0.5 ** (1 / 20)
+    learning_rate_power: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -272,18 +293,47 @@ class AdaptiveThreshold(_FollowingDensity):
             )
         if self.factor >= 1:
             raise errors.InvalidOption(f"factor={self.factor} must be smaller than 1")
+        check_number("learning_rate_power", self.learning_rate_power)
+        if not 0 <= self.learning_rate_power <= 1:
+            raise errors.InvalidOption(
+                f"learning_rate_power={self.learning_rate_power} must be from 0 to 1"
+            )
 
     def initial_state(self) -> tuple[float, ...]:
-        """The first threshold, and the upper end of the band where it depends on the training."""
-        return (*super().initial_state(), *([_MOST_DENSITY] if self._goes_by_steps else []))
+        """The first threshold; the upper end of the band where it depends on the training; 0.
 
-    def state_before(self, steps: int | None, workers: int) -> tuple[float, ...]:
-        """`initial_state` of a training of which so many steps a worker are known to come."""
-        first, *others = super().state_before(steps, workers)
-        if not self._goes_by_steps or steps is None:
-            return (first, *others)
-        most = _SENT_OF_EACH_ELEMENT / max(1, steps * workers)
-        return (first, min(max(most, _MOST_DENSITY), _MOST_DENSITY_OF_SHORT))
+        The last is the logarithm of what tau has been multiplied by for the learning rate's sake.
+        """
+        return (*super().initial_state(), *([_MOST_DENSITY] if self._goes_by_steps else []), 0.0)
+
+    def state_before(
+        self, state: tuple[float, ...], steps: int | None, workers: int
+    ) -> tuple[float, ...]:
+        """The state with which a training begins of which so many steps a worker are to come."""
+        threshold, *_, followed = super().state_before(state, steps, workers)
+        if not self._goes_by_steps:
+            return (threshold, followed)
+        most = _MOST_DENSITY
+        if steps is not None:
+            most = max(most, _SENT_OF_EACH_ELEMENT / max(1, steps * workers))
+        return (threshold, min(most, _MOST_DENSITY_OF_SHORT), followed)
+
+    def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
+        """Follows the learning rate and the density of the step before.
+
+        What a lower tau sets free is as large a part of the elements as tau falls by, where
+        residuals are spread evenly below it; so it falls by what is left of the band at most.
+        """
+        threshold, *others, followed = state
+        is_known = threshold > 0  # One that is still to be measured will be at this learning rate.
+        left = tf.maximum(tf.cast(statistics.rate_left, tf.float32), _LEAST_RATE_LEFT)
+        move = self.learning_rate_power * tf.math.log(left) - followed
+        density = tf.cast(statistics.count / tf.maximum(statistics.elements, 1.0), tf.float32)
+        room = tf.maximum((others[0] if others else self._most_density) - density, 0.0)
+        move = tf.where(is_known, tf.maximum(move, -room), move)
+        lowered = tf.where(is_known, threshold * tf.exp(move), threshold)
+        threshold, state = super().next((lowered, *others), statistics)
+        return threshold, (*state, followed + move)
 
     @property
     def _goes_by_steps(self) -> bool:

@@ -18,6 +18,7 @@ from keras_strom.sharing.flat_space import Entry, FlatSpace
 from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.statistics import BY_VARIABLE, StepStatistics
 from keras_strom.sharing.threshold import (
+    AdaptiveThreshold,
     State,
     ThresholdAlgorithm,
     initial_state_of,
@@ -93,6 +94,7 @@ class _OfAllVariables:
         return tuple(self._state.numpy().tolist())
 
     def set_numbers(self, numbers: tuple[float, ...]) -> None:
+        numbers = _of_now(self._algorithm, numbers, rows=1)
         if len(numbers) != self._state.shape[0]:
             raise _other_state(len(numbers), self._state.shape[0])
         self._state.assign(np.asarray(numbers, np.float32))
@@ -143,6 +145,7 @@ class _OfEachVariable:
     def set_numbers(self, numbers: tuple[float, ...]) -> None:
         self._grow()
         own = self._state.numpy()
+        numbers = _of_now(self._algorithm, numbers, rows=len(own))
         if len(numbers) != own.size:
             raise _other_state(len(numbers), own.size)
         given = np.asarray(numbers, np.float32).reshape(own.shape)
@@ -197,6 +200,17 @@ def _table(values: npt.NDArray[Any]) -> Any:
     """A variable that may get more rows."""
     with tf.init_scope(), tf.device("/cpu:0"):
         return tf.Variable(values, trainable=False, shape=[None, values.shape[1]])
+
+
+def _of_now(
+    algorithm: ThresholdAlgorithm, numbers: tuple[float, ...], rows: int
+) -> tuple[float, ...]:
+    """A state with the number in each row that checkpoints of earlier versions lack."""
+    width = state_length(algorithm) - 1
+    if not isinstance(algorithm, AdaptiveThreshold) or len(numbers) != rows * width:
+        return numbers
+    table = np.asarray(numbers, np.float64).reshape(rows, width)
+    return tuple(np.pad(table, ((0, 0), (0, 1))).ravel().tolist())
 
 
 def _other_state(there: int, here: int) -> errors.Refused:

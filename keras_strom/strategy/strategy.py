@@ -507,7 +507,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 "the optimizer was applied outside strategy.run, where its update would not be "
                 "shared; call strategy.run(step, args=(batch,)) with the optimizer step inside"
             )
-        self._trace.optimizer = optimizer
+        self._trace.optimizers.append(optimizer)
 
 
 def _join(

@@ -68,7 +68,7 @@ class Loop:
     def run(self, change: Callable[[], None], touched: tuple[int, ...]) -> None:
         """One eager step that says of `touched` that it changes them."""
         trace = StepTrace(self.space, MaskedMomenta(False), by_rows=self.step.by_rows)
-        trace.optimizer = self.optimizer
+        trace.optimizers.append(self.optimizer)
         for place in touched:
             trace.note_update(self.variables[place], None)
         change()
@@ -274,7 +274,7 @@ def test_a_large_embedding_is_warned_about_once(caplog: pytest.LogCaptureFixture
     loop.begin((5,))
     for _ in range(2):
         trace = StepTrace(loop.space, MaskedMomenta(False), by_rows=loop.step.by_rows)
-        trace.optimizer = loop.optimizer
+        trace.optimizers.append(loop.optimizer)
         gradient = tf.IndexedSlices(tf.ones([1, 4]), tf.constant([7]), tf.constant([1 << 18, 4]))
         trace.note_update(table, gradient)
         table.scatter_sub(gradient)

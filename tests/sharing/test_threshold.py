@@ -144,9 +144,10 @@ def test_a_threshold_that_starts_by_itself_is_lower_in_a_short_training(
     step.expect(steps, workers=2)
     assert step.threshold_state[0] == -multiple
     statistics = _statistics(0, 1000)._replace(sum_residual=tf.constant(3.0, tf.float64))
-    threshold, _ = AdaptiveThreshold().next((tf.constant(-multiple),), statistics)
+    state = (tf.constant(-multiple), tf.constant(0.0))
+    threshold, _ = AdaptiveThreshold(max_density=5e-3).next(state, statistics)
     assert float(threshold) == pytest.approx(multiple * 3e-3)
-    step.set_threshold_state((0.02, 0.01))
+    step.set_threshold_state((0.02, 0.01, 0.0))
     step.expect(steps, workers=2)  # It has started, and goes on from there.
     assert step.threshold_state[0] == pytest.approx(0.02)
 
@@ -164,12 +165,12 @@ def test_a_short_training_may_send_more_in_each_step(
     strategy = StromStrategy(always_encode=True)
     assert strategy._sharing is not None
     step = strategy._sharing.step
-    for before in ((-10.0, 5e-3), (0.02, 3e-2)):  # The second `fit` of a script, too.
+    for before in ((-10.0, 5e-3, 0.0), (0.02, 3e-2, -0.5)):  # The second `fit` of a script, too.
         step.set_threshold_state(before)
         step.expect(steps, workers)
-        assert step.threshold_state[1] == pytest.approx(most)
+        assert step.threshold_state[1:] == pytest.approx((most, before[2]))
     for density, rises in ((0.9 * most, False), (1.1 * most, True)):
-        state = tuple(map(tf.constant, (0.02, most)))
+        state = tuple(map(tf.constant, (0.02, most, 0.0)))
         threshold, after = AdaptiveThreshold().next(state, _statistics(density * 1e6, 1e6))
         assert (float(threshold) > 0.02) is rises
         assert float(after[1]) == pytest.approx(most)
@@ -178,7 +179,68 @@ def test_a_short_training_may_send_more_in_each_step(
 @pytest.mark.parametrize("options", [{"max_density": 1e-2}, {"per_variable": True}])
 def test_a_band_that_is_given_stays_in_a_short_training(options: dict[str, Any]) -> None:
     algorithm = AdaptiveThreshold(**options)
-    assert algorithm.state_before(10, 2) == (-1.0,)
+    assert algorithm.state_before(algorithm.initial_state(), 10, 2) == (-1.0, 0.0)
+
+
+def _followed(lefts: list[float], density: float, **options: Any) -> list[float]:
+    """The thresholds from 0.01, while so much of the learning rate is left."""
+    algorithm = AdaptiveThreshold(initial=0.01, max_density=1e-2, **options)
+    state = tuple(map(tf.constant, algorithm.initial_state()))
+    thresholds = []
+    for left in lefts:
+        statistics = _statistics(density * 1e6, 1e6)._replace(rate_left=tf.constant(left))
+        threshold, state = algorithm.next(state, statistics)
+        thresholds.append(float(threshold))
+    return thresholds
+
+
+def test_a_threshold_stays_to_the_bit_while_the_learning_rate_does() -> None:
+    assert set(_followed([1.0] * 5, density=1e-3)) == {float(np.float32(0.01))}
+
+
+def test_a_threshold_falls_with_the_square_root_of_the_learning_rate_and_rises_with_it() -> None:
+    left = [1.0, 0.99, 0.98, 0.97, 1.0]
+    expected = [0.01 * part**0.5 for part in left]
+    assert _followed(left, density=1e-3) == pytest.approx(expected, rel=1e-5)
+    stays = _followed(left, density=1e-3, learning_rate_power=0.0)
+    assert set(stays) == {float(np.float32(0.01))}
+
+
+def test_a_threshold_falls_by_what_the_band_leaves_room_for() -> None:
+    falls = _followed([0.1] * 300, density=4e-3)
+    assert falls[:3] == pytest.approx([0.01 * np.exp(-0.006 * t) for t in (1, 2, 3)], rel=1e-4)
+    assert falls[-1] == pytest.approx(0.01 * 0.1**0.5, rel=1e-4)
+    assert _followed([0.0] * 2000, density=4e-3)[-1] == pytest.approx(1e-4, rel=1e-3)
+    assert _followed([0.1] * 5, density=9.99e-3)[-1] == pytest.approx(0.01, rel=1e-3)  # No room.
+
+
+def test_a_threshold_that_is_measured_at_a_low_learning_rate_is_none_to_be_lowered() -> None:
+    algorithm = AdaptiveThreshold()
+    state = tuple(map(tf.constant, algorithm.initial_state()))
+    low = {"rate_left": tf.constant(0.1)}
+    _, state = algorithm.next(state, _statistics(0, 0)._replace(**low))
+    update = _statistics(0, 100)._replace(sum_residual=tf.constant(0.1, tf.float64), **low)
+    first, state = algorithm.next(state, update)
+    later, _ = algorithm.next(state, _statistics(1, 1000)._replace(**low))
+    assert float(first) == float(later) == pytest.approx(1e-2)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_density": 1e-2}])
+def test_a_state_of_before_learning_rates_were_followed_is_taken_over(
+    options: dict[str, Any],
+) -> None:
+    strategy = StromStrategy(threshold=AdaptiveThreshold(**options), always_encode=True)
+    assert strategy._sharing is not None
+    step = strategy._sharing.step
+    earlier = (0.02, *([3e-2] if not options else []))
+    step.set_threshold_state(earlier)
+    assert step.threshold_state == pytest.approx((*earlier, 0.0))
+
+
+@pytest.mark.parametrize("power", [-0.1, 1.5, float("nan"), "sqrt", True])
+def test_a_power_of_the_learning_rate_lies_between_0_and_1(power: Any) -> None:
+    with pytest.raises(errors.InvalidOption, match="learning_rate_power"):
+        AdaptiveThreshold(learning_rate_power=power)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_training_is_that_of_the_rule_in_numpy(factor: float | None) -> None:
         header, count, _ = oracle.decode(loop.message)
         assert count == codec.read(loop.message).count
         tables += len(header.runs) == 3
-    state = loop.sharing.step.threshold_state
+    state = loop.sharing.step.threshold_state[::2]  # The learning rate has not moved them.
     # Powers may differ in the last bit; what is sent is rounded far more coarsely.
     np.testing.assert_allclose(state, thresholds, rtol=1e-6)
     assert len(set(thresholds)) == 3
@@ -200,7 +200,7 @@ def test_a_small_variable_does_not_send_in_half_of_the_steps() -> None:
     zero = StepStatistics(*[tf.constant(0.0, tf.float64)] * LENGTH)
     elements = tf.constant([10.0, 1e6], tf.float64)
     sent = 0
-    state: Any = (tf.constant([1e-3, 1e-3]),)
+    state: Any = (tf.constant([1e-3, 1e-3]), tf.constant([0.0, 0.0]))
     count = 0
     for _ in range(600):
         last = zero._replace(count=tf.constant([count, 1e3], tf.float64), elements=elements)
@@ -217,13 +217,15 @@ def test_state_of_each_variable_goes_to_another_worker() -> None:
     for _ in range(5):
         donor.step(_updates(random))
     state = donor.sharing.step.threshold_state
-    assert len(state) == 3
+    assert len(state) == 6
     taker = Loop(AdaptiveThreshold(per_variable=True))
     taker.sharing.step.set_threshold_state(state)  # Before its first step.
     assert taker.sharing.step.threshold_state == state
-    with pytest.raises(errors.Refused, match="has 3 values of state, this one's 2"):
+    taker.sharing.step.set_threshold_state(state[::2])  # Of an earlier version.
+    assert taker.sharing.step.threshold_state == state
+    with pytest.raises(errors.Refused, match="has 6 values of state, this one's 3"):
         Loop(AdaptiveThreshold()).sharing.step.set_threshold_state(state)
-    with pytest.raises(errors.Refused, match="has 1 values of state, this one's 3"):
+    with pytest.raises(errors.Refused, match="has 1 values of state, this one's 6"):
         taker.sharing.step.set_threshold_state((1e-3,))
 
 

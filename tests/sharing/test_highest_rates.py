@@ -1,0 +1,108 @@
+"""Learning rates and the highest ones so far, in `fit` and in loops of a program's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_strom.sharing.highest_rates import HighestRates
+from keras_strom.sharing.threshold import AdaptiveThreshold
+from keras_strom.strategy.strategy import StromStrategy
+
+SGD = keras.optimizers.SGD
+
+# The density has next to no say in it.
+_GOING_BY_THE_RATE = AdaptiveThreshold(initial=0.1, max_density=1.0, factor=1 - 1e-7)
+
+
+def test_what_is_left_is_of_the_highest_so_far() -> None:
+    optimizer, rates = SGD(0.1), HighestRates()
+    left = []
+    for rate in (0.1, 0.2, 0.05, 0.2, 0.4, 0.1):
+        optimizer.learning_rate = rate
+        left.append(float(rates.rate_left([optimizer])))
+    assert left == pytest.approx([1, 1, 0.25, 1, 1, 0.25])
+    assert float(rates.rate_left([])) == pytest.approx(0.25)  # Of the step before.
+
+
+def test_a_schedule_tells_its_rate_of_now() -> None:
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, decay_steps=100)
+    optimizer, rates = SGD(schedule), HighestRates()
+    assert float(rates.rate_left([optimizer])) == 1
+    optimizer.iterations.assign(50)
+    assert float(rates.rate_left([optimizer])) == pytest.approx(0.5, rel=1e-5)
+
+
+def test_of_several_optimizers_the_one_counts_that_has_most_left() -> None:
+    generator, discriminator, rates = SGD(1e-4), SGD(4e-4), HighestRates()
+    for both in ([generator], [discriminator], [generator, discriminator]):
+        assert float(rates.rate_left(both)) == 1
+    discriminator.learning_rate = 1e-4
+    assert float(rates.rate_left([generator, discriminator])) == 1
+    assert float(rates.rate_left([discriminator])) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("rate", [0.0, float("nan"), lambda: 0.1])
+def test_where_nothing_is_known_all_is_left(rate: float | Callable[[], float]) -> None:
+    assert float(HighestRates().rate_left([SGD(rate)])) == 1
+    assert float(HighestRates().rate_left([])) == 1
+
+
+def test_a_rate_that_falls_to_nothing_leaves_nothing() -> None:
+    optimizer, rates = SGD(0.1), HighestRates()
+    rates.rate_left([optimizer])
+    optimizer.learning_rate = 0.0
+    assert float(rates.rate_left([optimizer])) == 0
+
+
+def test_highest_rates_go_by_the_places_of_a_models_optimizers() -> None:
+    optimizer = keras.optimizers.LossScaleOptimizer(SGD(0.1))
+    rates = HighestRates()
+    rates.rate_left([optimizer])
+    both = [SGD(0.3), optimizer]
+    found = rates.of(both)
+    np.testing.assert_allclose(found, [0.0, 0.1])
+    other = HighestRates()
+    other.take_over(both, [0.6, *found[1:].tolist()])
+    assert float(other.rate_left(both[:1])) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("schedule", ["variable", "object"])
+def test_in_fit_a_threshold_follows_the_learning_rate(schedule: str) -> None:
+    generator = np.random.default_rng(1)
+    x, y = generator.normal(size=(2, 640, 1)).astype(np.float32)
+    decay = keras.optimizers.schedules.PiecewiseConstantDecay([40], [0.01, 0.0025])
+    strategy = StromStrategy(threshold=_GOING_BY_THE_RATE, always_encode=True)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(SGD(decay if schedule == "object" else 0.01), "mse")
+    callbacks: list[Any] = []
+    if schedule == "variable":
+        callbacks = [
+            keras.callbacks.LearningRateScheduler(lambda epoch, _: 0.01 if epoch < 2 else 0.0025)
+        ]
+    model.fit(x, y, batch_size=32, epochs=2, verbose=0, callbacks=callbacks)
+    assert strategy._sharing is not None
+    step = strategy._sharing.step
+    assert step.last.threshold == pytest.approx(0.1, rel=1e-4)
+    model.fit(x, y, batch_size=32, initial_epoch=2, epochs=6, verbose=0, callbacks=callbacks)
+    assert step.last.threshold == pytest.approx(0.05, rel=1e-3)
+
+
+def test_a_step_that_was_traced_before_follows_too() -> None:
+    strategy = StromStrategy(threshold=_GOING_BY_THE_RATE, always_encode=True)
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros(10))
+        optimizer = SGD(0.4)
+        optimizer.build([variable])
+    step = tf.function(lambda: optimizer.apply_gradients([(tf.fill([10], 1e-3), variable)]))
+    for rate in (0.4, 0.4, 0.1, 0.1, 0.1):
+        optimizer.learning_rate = rate
+        strategy.run(step)
+    assert strategy._sharing is not None
+    assert strategy._sharing.step.last.threshold == pytest.approx(0.05, rel=1e-3)
