@@ -3,6 +3,7 @@
 #ifndef KERAS_STROM_CORE_BASE_EXCHANGE_H_
 #define KERAS_STROM_CORE_BASE_EXCHANGE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -54,14 +55,21 @@ void ForEachApplied(const ReceivedUpdate& update, Visit visit) {
   for (const UpdateRange& range : *update.contents) visit(range.origin, range.from + 1, range.to);
 }
 
+// No training gets so far (core/codec/message.h): a header that says so is wrong, and counts as if
+// it said this.
+inline constexpr uint64_t kIterationsEnd = uint64_t{1} << 35;
+
 // Calls visit(updates, iteration) for the updates of workers among these, several at once where
 // only the last one's iteration is known. `iteration` is what the header of `update` says.
 template <typename Visit>
-void ForEachIteration(const ReceivedUpdate& update, int64_t iteration, Visit visit) {
-  if (!IsOfMaster(update.id.origin)) return visit(int64_t{1}, iteration);
+void ForEachIteration(const ReceivedUpdate& update, uint64_t iteration, Visit visit) {
+  const auto bounded = [](uint64_t said) {
+    return static_cast<int64_t>(std::min(said, kIterationsEnd));
+  };
+  if (!IsOfMaster(update.id.origin)) return visit(int64_t{1}, bounded(iteration));
   if (update.contents == nullptr) return;
   for (const UpdateRange& range : *update.contents) {
-    visit(static_cast<int64_t>(range.to - range.from), static_cast<int64_t>(range.iteration));
+    visit(static_cast<int64_t>(range.to - range.from), bounded(range.iteration));
   }
 }
 
@@ -84,7 +92,7 @@ struct Snapshot {
 struct FoldedUpdates {
   std::vector<float> sum;     // over the flat space
   VersionVector first, last;  // counters of each origin in it
-  int64_t iterations = 0;     // the sum of theirs
+  double iterations = 0;      // the sum of theirs
   int64_t updates = 0;        // of workers
   bool empty() const { return sum.empty() && last.empty(); }
 };

@@ -82,7 +82,8 @@ Status CheckPlan(const JointPlan& plan, int64_t layout_size) {
   if (!method.ok()) return method;
   int64_t end = 0;
   for (const ElementRange& range : plan.ranges) {
-    if (range.size <= 0 || range.offset < end || range.size > layout_size - range.offset) {
+    if (range.size <= 0 || range.offset < end || range.offset > layout_size ||
+        range.size > layout_size - range.offset) {
       return {Code::kInvalidArgument,
               "the ranges of the joint model must ascend, apart, within the " +
                   std::to_string(layout_size) + " elements of the flat space"};

@@ -51,7 +51,7 @@ struct JointPlan {
 bool operator==(const JointPlan& a, const JointPlan& b);
 
 // kInvalidArgument with what is wrong: a number out of its range, ranges that do not ascend within
-// `layout_size`, or a joint model too small to be cut.
+// `layout_size`, or a joint model too small to be cut. No range lies within a negative size.
 Status CheckPlan(const JointPlan& plan, int64_t layout_size);
 
 // What a worker gives is named by a mark: the number of the tick or round that has asked for it, or

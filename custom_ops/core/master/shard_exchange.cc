@@ -337,7 +337,8 @@ std::string ShardExchange::TakeLast(const BlobChunk& chunk, Member* member) {
 void ShardExchange::NoteSteps(int64_t now_ns, const BlobName& name, Member* member) {
   const auto iteration = static_cast<int64_t>(name.key);
   if (member->at && iteration > member->at->first) {
-    const auto steps = static_cast<double>(iteration - member->at->first);
+    // Numbers that a member makes up may be further apart than an int64_t holds.
+    const auto steps = static_cast<double>(name.key - static_cast<uint64_t>(member->at->first));
     const double step_ns = static_cast<double>(now_ns - member->at->second) / steps;
     // A pause, to validate or to save, says little of the steps.
     member->step_ns = member->step_ns > 0 ? std::min(step_ns, 2 * member->step_ns) : step_ns;

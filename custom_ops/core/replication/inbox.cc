@@ -42,11 +42,10 @@ bool Inbox::FoldOldest() {
     folded_.first.try_emplace(origin, first);
     folded_.last[origin] = last;
   });
-  ForEachIteration(oldest, static_cast<int64_t>(header.iteration),
-                   [this](int64_t updates, int64_t iteration) {
-                     folded_.iterations += updates * iteration;
-                     folded_.updates += updates;
-                   });
+  ForEachIteration(oldest, header.iteration, [this](int64_t updates, int64_t iteration) {
+    folded_.iterations += static_cast<double>(updates) * static_cast<double>(iteration);
+    folded_.updates += updates;
+  });
   bytes_ -= static_cast<int64_t>(oldest.update->size());
   updates_.pop_front();
   return true;

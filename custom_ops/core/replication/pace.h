@@ -10,7 +10,8 @@ namespace strom {
 
 class Pace {
  public:
-  explicit Pace(int64_t most_ns = 0) : most_ns_(most_ns) {}
+  // Never longer than kMostPace, whatever a master says.
+  explicit Pace(int64_t most_ns = 0) : most_ns_(std::clamp<int64_t>(most_ns, 0, kMostPace)) {}
 
   // An update of this iteration has been made, here or by any worker.
   void Note(int64_t now_ns, uint64_t iteration) {
@@ -34,6 +35,7 @@ class Pace {
   }
 
  private:
+  static constexpr int64_t kMostPace = 60'000'000'000;
   static constexpr int64_t kMessagesOfStep = 16;
   static constexpr int64_t kSteps = 8;
   static constexpr uint64_t kMostStepsAtOnce = 1000;

@@ -74,6 +74,13 @@ float LimitNorm(std::span<const strom_segment> segments, const strom_step_option
   return factor;
 }
 
+// What others say of their steps, and of how many updates are in one, is no more than their word: a
+// sum that no int64_t holds stays at the most that a double has exactly.
+void AddStaleness(double steps, strom_step_result* result) {
+  const double sum = static_cast<double>(result->staleness) + std::max(0.0, steps);
+  result->staleness = static_cast<int64_t>(std::min(sum, 0x1p53));
+}
+
 Status CheckIteration(int64_t iteration) {
   if (iteration >= 0 && iteration <= kMaxIteration) return {};
   return Invalid("the iteration " + std::to_string(iteration) + " is not in [0, 2^35)");
@@ -590,8 +597,9 @@ Status CompressionState::State::ApplyWaiting(ReceivedValues& values, strom_step_
       return status;
     }
     result->received += waiting.folded.updates;
-    result->staleness +=
-        std::max<int64_t>(0, waiting.folded.updates * iteration - waiting.folded.iterations);
+    AddStaleness(static_cast<double>(waiting.folded.updates) * static_cast<double>(iteration) -
+                     waiting.folded.iterations,
+                 result);
     for (const auto& [origin, last] : waiting.folded.last) {
       Note(origin, waiting.folded.first.at(origin), last);
     }
@@ -633,15 +641,15 @@ Status CompressionState::State::ApplyWaiting(ReceivedValues& values, strom_step_
                  " elements waits, this replica has " + std::to_string(size) + ": extend it first");
 }
 
-// `stepped`: the iteration that the update's header names.
+// `stepped`: the iteration that the update's message names.
 void CompressionState::State::NoteAdded(const ReceivedUpdate& update, int64_t stepped,
                                         strom_step_result* result) {
   ForEachApplied(update, [this](uint64_t origin, uint64_t first, uint64_t last) {
     Note(origin, first, last);
   });
-  ForEachIteration(update, stepped, [&](int64_t updates, int64_t theirs) {
+  ForEachIteration(update, static_cast<uint64_t>(stepped), [&](int64_t updates, int64_t theirs) {
     result->received += updates;
-    result->staleness += updates * std::max<int64_t>(0, iteration - theirs);
+    AddStaleness(static_cast<double>(updates) * static_cast<double>(iteration - theirs), result);
   });
 }
 

@@ -183,6 +183,9 @@ TEST(JointPlanTest, RefusesRangesOutsideTheFlatSpaceAndModelsTooSmallToCut) {
   EXPECT_TRUE(is_refused({{-1, 40}}));
   EXPECT_TRUE(is_refused({{0, 40}, {50, 0}}));
   EXPECT_TRUE(is_refused({{0, std::numeric_limits<int64_t>::max()}}));
+  // Of a size on the wire that no int64_t holds.
+  const int64_t negative = std::numeric_limits<int64_t>::min();
+  EXPECT_FALSE(CheckPlan({Mpca(2), {{1, 40}}}, negative).ok());
   const Status small = CheckPlan(PlanOf(Mpca(3), 47), 47);
   EXPECT_THAT(small.message, HasSubstr("at least 48"));
 }

@@ -121,6 +121,23 @@ TEST_F(RoundsTest, APartGoesOutAsSoonAsAllHaveGivenIt) {
   EXPECT_EQ(exchange->joint().cycles(), 1);
 }
 
+// A sanitizer sees a difference that does not fit.
+TEST_F(RoundsTest, StepsAreCountedWhateverNumbersAMemberGivesThem) {
+  const std::vector<float> values(kSize, 1.0f);
+  const auto give = [&](uint64_t round, uint64_t key) {
+    for (const Buffer& chunk : EncodeBlob({BlobKind::kShard, kGeneration, key, round, 1}, values,
+                                          kPart * static_cast<int64_t>(sizeof(float)))) {
+      GiveChunk(0, chunk);
+    }
+    Give(1, round, 1);
+  };
+  give(0, uint64_t{1} << 63);
+  give(1, (uint64_t{1} << 63) - 1);
+  give(2, 0);
+  EXPECT_EQ(exchange->joint().cycles(), 3);
+  EXPECT_EQ(exchange->steps_counted(), 6);
+}
+
 TEST_F(RoundsTest, WhoIsLostInTheMiddleCountsInThePartsThatItHasGiven) {
   Give(0, 0, 1);
   Give(1, 0, 3, 0, 2);

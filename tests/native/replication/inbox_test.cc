@@ -79,6 +79,26 @@ TEST(Inbox, ASnapshotTakesThePlaceOfWhatWaits) {
   EXPECT_FALSE(inbox.Take().snapshot);
 }
 
+// A header may say anything of the step that it is of.
+TEST(Inbox, AddsUpWhatHeadersSayOfTheirStepsWithoutEnd) {
+  const OneValueCodec codec;
+  Inbox inbox(0, codec);
+  const auto add = [&](uint64_t counter, uint64_t iteration, UpdateRange range) {
+    std::vector<uint8_t> update(static_cast<size_t>(kUpdateBytes), 1);
+    WriteUpdateHeader({{MasterOrigin(1), counter}, iteration, {1, kElements, 0}, kMergedFlag},
+                      update);
+    inbox.Add({{MasterOrigin(1), counter},
+               MakeBuffer(std::move(update)),
+               std::make_shared<const UpdateRanges>(UpdateRanges{range})});
+  };
+  constexpr uint64_t kMany = uint64_t{1} << 20;
+  for (uint64_t i = 0; i < 3; ++i)
+    add(1 + i, i, {1, i * kMany, (i + 1) * kMany, ~uint64_t{0} >> 1});
+  const FoldedUpdates folded = inbox.Take().folded;
+  EXPECT_EQ(folded.updates, static_cast<int64_t>(3 * kMany));
+  EXPECT_EQ(folded.iterations, static_cast<double>(3 * kMany) * 0x1p35);
+}
+
 TEST(Inbox, FoldsNothingWhereTheOrderCounts) {
   const OneValueCodec codec;
   Inbox inbox(kNever, codec);

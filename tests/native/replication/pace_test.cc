@@ -25,6 +25,11 @@ TEST(Pace, IsTheMostThatIsAllowedUntilTheLengthOfAStepIsKnown) {
   EXPECT_EQ(pace.interval_ns(), kMost);
 }
 
+TEST(Pace, IsNoTimeThatAClockCannotReach) {
+  EXPECT_LE(Pace(std::numeric_limits<int64_t>::max()).interval_ns(), 60'000 * kMillisecond);
+  EXPECT_EQ(Pace(-5).interval_ns(), 0);
+}
+
 TEST(Pace, IsASixteenthOfAShortStepAndTheMostOfALongOne) {
   Pace fast(kMost), slow(kMost);
   Make(&fast, 0, 0, 20, 16 * kMillisecond);

@@ -265,6 +265,35 @@ TEST(CompressionState, CountsHowManyStepsReceivedUpdatesAreBehind) {
   EXPECT_EQ(worker.result.staleness, (2 * 6 - 5) + 3 + 2 + 0);
 }
 
+// What stands in a merged update is the word of those whose updates are in it.
+TEST(CompressionState, StalenessStaysASumWhateverOthersSayOfTheirSteps) {
+  Worker worker({10}, 1), other({10}, 2);
+  ASSERT_TRUE(other.Step(std::vector<float>(10, 1)).ok());
+  const auto publication = [&](uint64_t counter, UpdateRange range) {
+    ReceivedUpdate update = other.exchange->sent[0];
+    update.id = {MasterOrigin(1), counter};
+    update.contents = std::make_shared<const UpdateRanges>(UpdateRanges{range});
+    return update;
+  };
+  constexpr uint64_t kMany = uint64_t{1} << 20;
+  std::vector<ReceivedUpdate>& inbox = worker.exchange->inbox;
+  inbox = {publication(1, {2, 0, 1, ~uint64_t{0}}), publication(2, {2, 1, 2, uint64_t{1} << 63})};
+  worker.options.iteration = 6;
+  worker.options.take_received = 1;
+  ASSERT_TRUE(worker.Step(std::vector<float>(10, 1)).ok());
+  EXPECT_EQ(worker.result.received, 2);
+  EXPECT_EQ(worker.result.staleness, 0);
+
+  inbox.clear();
+  for (uint64_t i = 0; i < 300; ++i) {
+    inbox.push_back(publication(3 + i, {2, 2 + i * kMany, 2 + (i + 1) * kMany, 0}));
+  }
+  worker.options.iteration = (int64_t{1} << 35) - 1;
+  ASSERT_TRUE(worker.Step(std::vector<float>(10, 1)).ok());
+  EXPECT_EQ(worker.result.received, static_cast<int64_t>(300 * kMany));
+  EXPECT_EQ(worker.result.staleness, int64_t{1} << 53);
+}
+
 TEST(CompressionState, ASumOfALargerFlatSpaceWaitsUntilThisOneHasGrown) {
   Worker worker({4}, 1);
   worker.exchange->folded = {std::vector<float>(6, 2), {{2, 1}}, {{2, 1}}, 0, 1};
