@@ -90,16 +90,16 @@ bool Placement::AllTaken() const {
 
 std::optional<NodeId> Placement::FindHolder(uint64_t generation,
                                             const VersionVector& received) const {
-  if (lost_.empty()) return std::nullopt;
   // Of who has a place its own DONE says how much there is; what others say of it is not waited
-  // for.
-  const auto is_missing = [&](const auto& named) {
-    return lost_.contains(named.first) && CounterOf(received, named.first) < named.second;
-  };
+  // for. The lost are few, and vectors name everybody.
+  std::vector<UpdateId> here;  // of the lost
+  for (const NodeId lost : lost_) here.push_back({lost, CounterOf(received, lost)});
   for (const auto& [node, assigned] : assignments_) {
-    const VersionVector& vector = assigned.taken.vector;
-    if (assigned.taken.generation == generation &&
-        std::any_of(vector.begin(), vector.end(), is_missing)) {
+    const Placed& taken = assigned.taken;
+    const auto has_more = [&](const UpdateId& last) {
+      return CounterOf(taken.vector, last.origin) > last.counter;
+    };
+    if (taken.generation == generation && std::any_of(here.begin(), here.end(), has_more)) {
       return node;
     }
   }
