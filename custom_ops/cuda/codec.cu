@@ -90,7 +90,7 @@ Status CheckStep(Codec::Segments segments, const strom_step_options& options) {
   return {};
 }
 
-std::string DescribeNonfinite(Codec::Segments segments, const TileStatistics& statistics) {
+std::string DescribeNonfinite(Codec::Segments segments, const StepTotals& statistics) {
   const int64_t element = statistics.first_nonfinite;
   const auto segment = std::find_if(segments.begin(), segments.end(), [&](const auto& s) {
     return element >= s.offset && element < s.offset + s.size;
@@ -162,7 +162,7 @@ struct Codec::State {
   void Upload(Segments from, Stream stream);
   void Step(Stream stream);
   Status Collect(Segments from, Stream stream, strom_step_result* result);
-  TileStatistics AwaitStatistics(Stream stream);
+  StepTotals AwaitStatistics(Stream stream);
   void TakeBack(Stream stream);
 
   int64_t CodeSpans(int log2_span, const CodingOptions& options, Stream stream);
@@ -186,6 +186,7 @@ const std::vector<std::vector<uint8_t>>& Codec::messages() const { return state_
 Status Codec::Reserve(Segments segments) {
   const OnDevice scope(state_->device);
   RequireKernel<StepTiles<StepForm::kFull>>();
+  state_->Forget();
   int64_t needed = 0;
   for (const strom_cuda_segment& segment : segments) needed += DivideUp(segment.size, kTile);
   state_->segments.Reserve(static_cast<int64_t>(segments.size()));
@@ -203,6 +204,7 @@ Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_
   if (Status status = CheckSegments(segments, elements); !status.ok()) return status;
   if (Status status = CheckStep(segments, options); !status.ok()) return status;
   const OnDevice scope(state.device);
+  const QueuedWork queued(stream);
   state.fields = {options.threshold, options.threshold, elements, options.iteration};
   const auto changed = [](const strom_cuda_segment& s) { return s.after != s.before; };
   if (std::none_of(segments.begin(), segments.end(), changed)) {
@@ -252,6 +254,7 @@ Status Codec::WriteMessages(const CodingOptions& options, void* stream, int64_t*
   State& state = *state_;
   if (!state.found) return Invalid("there are no entries to write: find_entries comes first");
   const OnDevice scope(state.device);
+  const QueuedWork queued(stream);
   const int log2_span =
       ChooseLog2Span(state.count, state.fields.elements, state.max_message_bytes, options);
   MessageWriter writer(state.fields, log2_span, state.max_message_bytes);
@@ -278,6 +281,7 @@ Status Codec::Compare(Segments from, void* stream, int32_t* differ) {
   }
   State& state = *state_;
   const OnDevice scope(state.device);
+  const QueuedWork queued(stream);
   state.Forget();
   state.Upload(from, stream);
   uint32_t* const found = state.host_differ.Reserve(state.tiles);
@@ -325,6 +329,7 @@ Status Codec::Apply(Bytes bytes, int64_t elements, Segments segments, void* stre
   }
   if (message.count() == 0) return {};
   const OnDevice scope(state.device);
+  const QueuedWork queued(stream);
   state.Forget();
   state.Upload(segments, stream);
   if (state.segment_count == 0) {
@@ -333,13 +338,15 @@ Status Codec::Apply(Bytes bytes, int64_t elements, Segments segments, void* stre
   }
   const int64_t spans = state.UploadSpans(message, stream);
   const int64_t runs = message.has_table() ? state.UploadRuns(message, stream) : 0;
+  // No memory may be missing once the values change: who is told of a failure applies it again.
+  uint32_t* const in_no_segment = state.host_skipped.Reserve(spans);
   Launch(stream, spans,
          ApplySpans{state.table(), state.coded.data(), state.payloads.data(),
                     message.fields().value, state.runs.data(), runs, message.fields().iteration,
                     state.ones.Reserve(message.count()), state.skipped.Reserve(spans)});
-  CopyArray(state.host_skipped.Reserve(spans), state.skipped.data(), spans, stream);
+  CopyArray(in_no_segment, state.skipped.data(), spans, stream);
   Synchronize(stream);
-  for (int64_t i = 0; i < spans; ++i) *skipped += state.host_skipped.data()[i];
+  for (int64_t i = 0; i < spans; ++i) *skipped += in_no_segment[i];
   return {};
 }
 
@@ -391,7 +398,7 @@ void Codec::State::Step(Stream stream) {
 
 // What the step has found, as one list. Where it throws, that is to be taken back.
 Status Codec::State::Collect(Segments from, Stream stream, strom_step_result* result) {
-  const TileStatistics statistics = AwaitStatistics(stream);
+  const StepTotals statistics = AwaitStatistics(stream);
   found = true;
   for (const strom_cuda_segment& segment : from) {
     if (segment.after != segment.before) result->elements += segment.size;
@@ -420,7 +427,7 @@ Status Codec::State::Collect(Segments from, Stream stream, strom_step_result* re
 
 // Queues the sums over the tiles and awaits them, the first meeting of host and device: how much
 // there is decides what follows.
-TileStatistics Codec::State::AwaitStatistics(Stream stream) {
+StepTotals Codec::State::AwaitStatistics(Stream stream) {
   const int64_t folds = DivideUp(tiles, FoldStatistics::kTilesPerFold);
   Launch(stream, 1, ScanCounts{tile_counts.data(), tiles, tile_starts.data()});
   Launch(stream, folds, FoldStatistics{tile_statistics.data(), tiles, folded_statistics.data()});
@@ -429,15 +436,8 @@ TileStatistics Codec::State::AwaitStatistics(Stream stream) {
   CopyArray(host_total.data(), tile_starts.data() + tiles, 1, stream);
   Synchronize(stream);
   count = *host_total.data();
-  TileStatistics all{0, 0, kNoElement, 0, 0, 0};
-  for (int64_t i = 0; i < folds; ++i) {
-    all.sum_residual += folded[i].sum_residual;
-    all.clipped_mass += folded[i].clipped_mass;
-    all.first_nonfinite = std::min(all.first_nonfinite, folded[i].first_nonfinite);
-    all.max_residual = std::max(all.max_residual, folded[i].max_residual);
-    all.clipped_count += folded[i].clipped_count;
-    all.nonfinite_count += folded[i].nonfinite_count;
-  }
+  StepTotals all;
+  for (int64_t i = 0; i < folds; ++i) all.Add(folded[i]);
   return all;
 }
 

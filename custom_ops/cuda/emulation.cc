@@ -146,21 +146,15 @@ void Machine::Enter() {
   machine.fibers_[Index(machine.current_)].state = State::kDone;
 }
 
-// The functions of tests/native/emulated_gpu/emulated_gpu.h, where the process has them.
-struct EmulatedGpu {
-  void (*launch)(void* stream, void (*function)(void* argument), void* argument) = nullptr;
-  void (*wait)(void* stream) = nullptr;
-  void* (*host_address)(const void* device_address) = nullptr;
-};
-
 template <typename Function>
 void Find(const char* name, Function* function) {
   *function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
 }
 
-const EmulatedGpu& Gpu() {
-  static const EmulatedGpu gpu = [] {
-    EmulatedGpu found;
+// That of the process, where it has one.
+Gpu& TheGpu() {
+  static Gpu gpu = [] {
+    Gpu found;
     Find("strom_emulated_gpu_launch", &found.launch);
     Find("strom_emulated_gpu_wait", &found.wait);
     Find("strom_emulated_gpu_host_address", &found.host_address);
@@ -172,8 +166,8 @@ const EmulatedGpu& Gpu() {
 }  // namespace
 
 void Launch(void* stream, std::function<void()> work) {
-  STROM_CHECK(Gpu().launch != nullptr);
-  Gpu().launch(
+  STROM_CHECK(TheGpu().launch != nullptr);
+  TheGpu().launch(
       stream,
       [](void* argument) {
         const std::unique_ptr<std::function<void()>> queued(
@@ -184,13 +178,15 @@ void Launch(void* stream, std::function<void()> work) {
 }
 
 void Await(void* stream) {
-  if (stream != nullptr) Gpu().wait(stream);
+  if (stream != nullptr) TheGpu().wait(stream);
 }
 
 void* HostAddress(const void* address) {
-  void* const found = Gpu().host_address == nullptr ? nullptr : Gpu().host_address(address);
+  void* const found = TheGpu().host_address == nullptr ? nullptr : TheGpu().host_address(address);
   return found == nullptr ? const_cast<void*>(address) : found;
 }
+
+void UseGpu(const Gpu& gpu) { TheGpu() = gpu; }
 
 void SetOrder(Order order) { TheMachine().SetOrder(order); }
 

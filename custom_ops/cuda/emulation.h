@@ -45,6 +45,15 @@ void Await(void* stream);
 // Where the host finds what lies at an address of the emulated GPU; any other address is itself.
 void* HostAddress(const void* address);
 
+// What an emulated GPU does for this, as tests/native/emulated_gpu/emulated_gpu.h says.
+struct Gpu {
+  void (*launch)(void* stream, void (*function)(void* argument), void* argument) = nullptr;
+  void (*wait)(void* stream) = nullptr;
+  void* (*host_address)(const void* device_address) = nullptr;
+};
+// From now on streams are this one's, and no longer those of the emulated GPU that the process has.
+void UseGpu(const Gpu& gpu);
+
 // What a running thread may ask for.
 int ThreadIndex();
 int64_t BlockIndex();

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -177,6 +178,27 @@ class OnDevice {
  private:
   int before_;
   bool changed_ = false;
+};
+
+// What a call queues works with memory of the codec and of its caller, who may do with it what they
+// like once the call is over: where that throws, what it has queued until then is waited for.
+class QueuedWork {
+ public:
+  explicit QueuedWork(Stream stream) : stream_(stream), exceptions_(std::uncaught_exceptions()) {}
+  QueuedWork(const QueuedWork&) = delete;
+  QueuedWork& operator=(const QueuedWork&) = delete;
+  ~QueuedWork() {
+    if (std::uncaught_exceptions() == exceptions_) return;
+    try {
+      Synchronize(stream_);
+    } catch (const DeviceError&) {
+      // On a device that is lost nothing works on.
+    }
+  }
+
+ private:
+  Stream stream_;
+  int exceptions_;  // that were under way before
 };
 
 // Memory on the device: the CUDA runtime's, or of whoever lends it.

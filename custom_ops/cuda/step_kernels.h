@@ -8,6 +8,7 @@
 #ifndef KERAS_STROM_CUDA_STEP_KERNELS_H_
 #define KERAS_STROM_CUDA_STEP_KERNELS_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/step/residual.h"
@@ -39,6 +40,26 @@ STROM_DEVICE TileStatistics Together(const TileStatistics& a, const TileStatisti
           Min(a.first_nonfinite, b.first_nonfinite), Max(a.max_residual, b.max_residual),
           a.clipped_count + b.clipped_count,         a.nonfinite_count + b.nonfinite_count};
 }
+
+// Those of all tiles, which the host adds up: a flat space may have more elements than a tile's
+// counts count.
+struct StepTotals {
+  double sum_residual = 0;
+  double clipped_mass = 0;
+  int64_t first_nonfinite = kNoElement;
+  float max_residual = 0;
+  int64_t clipped_count = 0;
+  int64_t nonfinite_count = 0;
+
+  void Add(const TileStatistics& some) {
+    sum_residual += some.sum_residual;
+    clipped_mass += some.clipped_mass;
+    first_nonfinite = std::min(first_nonfinite, some.first_nonfinite);
+    max_residual = std::max(max_residual, some.max_residual);
+    clipped_count += some.clipped_count;
+    nonfinite_count += some.nonfinite_count;
+  }
+};
 
 // The statistics of all threads, in a fixed order of additions; thread 0 gets them.
 STROM_DEVICE TileStatistics Fold(TileStatistics mine, TileStatistics (&all)[kBlockThreads]) {

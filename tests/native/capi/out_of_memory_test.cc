@@ -267,5 +267,37 @@ TEST(CudaOutOfMemory, AStepIsSentOrInTheResidualOrHasNotBeen) {
   EXPECT_GT(kept, 5);
 }
 
+// Whoever is told that it failed applies the message again.
+TEST(CudaOutOfMemory, AMessageIsAddedWholeOrNotAtAll) {
+  constexpr int64_t kSmall = 9000;
+  Worker worker({kSmall}, 1);
+  ASSERT_TRUE(worker.Step(RandomUpdate(kSmall, 8)).ok());
+  const Bytes message = worker.exchange->sent.at(0).message();
+  std::vector<float> expected(kSmall);
+  ApplyMessage(OpenValidatedMessage(message), 0, expected);
+  bool enough = false;
+  int failures = 0;
+  for (int64_t allocations = kNoLimit; !enough || allocations == 0; ++allocations) {
+    SCOPED_TRACE(std::to_string(allocations) + " allocations");
+    ASSERT_LT(allocations, 1000);
+    enough = false;
+    cuda::Codec codec(kMessageBytes);
+    std::vector<float> values(kSmall);
+    const strom_cuda_segment segment{0, kSmall, nullptr, nullptr, values.data(), nullptr, nullptr};
+    int64_t skipped = 0;
+    try {
+      const Allocations limit(allocations, true);
+      ASSERT_TRUE(codec.Apply(message, kSmall, {&segment, 1}, nullptr, &skipped).ok());
+      enough = true;
+    } catch (const std::bad_alloc&) {
+      ++failures;
+      ASSERT_EQ(values, std::vector<float>(kSmall));
+      ASSERT_TRUE(codec.Apply(message, kSmall, {&segment, 1}, nullptr, &skipped).ok());
+    }
+    ASSERT_EQ(values, expected);
+  }
+  EXPECT_GT(failures, 5);
+}
+
 }  // namespace
 }  // namespace strom

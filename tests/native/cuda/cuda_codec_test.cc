@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,157 +14,12 @@
 #include "core/step/residual.h"
 #include "cuda/codec.h"
 #include "cuda/emulation.h"
-#include "cuda/memory.h"
+#include "cuda_models.h"
 
 namespace strom::cuda {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kOneMessage = int64_t{1} << 24;
-
-// A model: variables that lie somewhere in the flat space, each with memory of its own.
-struct Variable {
-  int64_t offset;
-  std::vector<float> before, after, value, residual;
-
-  int64_t size() const { return static_cast<int64_t>(before.size()); }
-};
-
-struct Model {
-  int64_t elements = 0;
-  std::vector<Variable> variables;
-};
-
-struct Options {
-  float threshold = 0.01f;
-  float scale = 0.7f;
-  float clip_multiple = 0;
-  bool apply_own = true;
-  bool full = false;
-  CodingOptions coding;
-  int64_t max_bytes = kOneMessage;
-};
-
-// Variables of the given sizes with a gap of three elements before each but the first; `density` of
-// the elements, roughly, reach the threshold.
-Model RandomModel(const std::vector<int64_t>& sizes, double density, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> unit(-1, 1);
-  Model model;
-  for (const int64_t size : sizes) {
-    Variable variable;
-    variable.offset = model.elements + (model.variables.empty() ? 0 : 3);
-    for (int64_t i = 0; i < size; ++i) {
-      const bool large = unit(random) * 0.5 + 0.5 < density;
-      variable.before.push_back(unit(random));
-      variable.after.push_back(variable.before.back() + unit(random) * (large ? 0.2f : 0.004f));
-      variable.residual.push_back(unit(random) * 0.005f);
-    }
-    variable.value.assign(static_cast<size_t>(size), -99);
-    model.elements = variable.offset + size;
-    model.variables.push_back(std::move(variable));
-  }
-  return model;
-}
-
-struct Outcome {
-  Status status;
-  std::vector<uint32_t> codes;
-  std::vector<std::vector<uint8_t>> messages;
-  strom_step_result result{};
-};
-
-strom_step_options StepOptions(const Options& options) {
-  strom_step_options step{};
-  step.scale = options.scale;
-  step.threshold = options.threshold;
-  step.clip_multiple = options.clip_multiple;
-  step.apply_own = options.apply_own && !options.full;
-  step.full = options.full;
-  step.iteration = 7;
-  return step;
-}
-
-// With full progress the value is where the optimizer has written it.
-std::vector<strom_cuda_segment> SegmentsOf(Model* model, bool full = false) {
-  std::vector<strom_cuda_segment> segments;
-  for (Variable& v : model->variables) {
-    if (full) v.value = v.after;
-    const float* const after = full ? v.value.data() : v.after.data();
-    segments.push_back(
-        {v.offset, v.size(), v.before.data(), after, v.value.data(), v.residual.data(), nullptr});
-  }
-  return segments;
-}
-
-// What the scalar oracle and core's writer make of it.
-Outcome Expected(Model* model, const Options& options) {
-  StepRule rule;
-  rule.scale = options.scale;
-  rule.threshold = options.threshold;
-  if (options.clip_multiple > 0) rule.clip_limit = options.clip_multiple * options.threshold;
-  rule.apply_own = options.apply_own;
-  Outcome outcome;
-  StepStatistics statistics;
-  EntryList entries;
-  for (Variable& v : model->variables) {
-    if (options.full) v.value = v.after;
-    for (int64_t done = 0; done < v.size();) {
-      const int64_t index = (v.offset + done) % kChunk;
-      const int64_t size = std::min(v.size() - done, kChunk - index);
-      const float* const before = v.before.data() + done;
-      float* const value = v.value.data() + done;
-      float* const residual = v.residual.data() + done;
-      const auto first = static_cast<uint32_t>(index);
-      const StepRun run{size, before, v.after.data() + done, value, residual, first};
-      const FullRun full_run{size, before, value, residual, first};
-      const StepKernel& oracle = StepKernels().front();
-      uint32_t* const codes = entries.Reserve(size);
-      entries.Append((v.offset + done) / kChunk,
-                     options.full ? oracle.step_full(full_run, rule, codes, &statistics)
-                                  : oracle.step(run, rule, codes, &statistics));
-      done += size;
-    }
-    outcome.result.elements += v.size();
-  }
-  for (size_t i = 0; i < entries.chunks(); ++i) {
-    const EntryList::Chunk chunk = entries.chunk(i);
-    outcome.codes.insert(outcome.codes.end(), chunk.codes.begin(), chunk.codes.end());
-  }
-  outcome.result.count = entries.size();
-  outcome.result.max_residual = statistics.max_residual;
-  outcome.result.sum_residual = statistics.sum_residual;
-  outcome.result.clipped_mass = statistics.clipped_mass;
-  outcome.result.clipped_count = statistics.clipped_count;
-  outcome.messages = WriteEntries({options.threshold, options.threshold, model->elements, 7},
-                                  entries, options.max_bytes, 0, options.coding);
-  return outcome;
-}
-
-Outcome Actual(Codec* codec, Model* model, const Options& options) {
-  Outcome outcome;
-  const std::vector<strom_cuda_segment> segments = SegmentsOf(model, options.full);
-  outcome.status =
-      codec->FindEntries(model->elements, segments, StepOptions(options), nullptr, &outcome.result);
-  if (!outcome.status.ok()) return outcome;
-  outcome.codes.assign(codec->codes().begin(), codec->codes().end());
-  outcome.status = codec->WriteMessages(options.coding, nullptr, &outcome.result.message_bytes);
-  outcome.messages = codec->messages();
-  return outcome;
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-}
-
-void ExpectSameVariables(const Model& actual, const Model& expected) {
-  for (size_t i = 0; i < expected.variables.size(); ++i) {
-    ASSERT_TRUE(SameBits(actual.variables[i].residual, expected.variables[i].residual)) << i;
-    ASSERT_TRUE(SameBits(actual.variables[i].value, expected.variables[i].value)) << i;
-  }
-}
-
 // Kernels and oracle give the same, in whatever order the emulated threads run.
 void ExpectAgrees(const Model& model, const Options& options) {
   Model expected_model = model;
@@ -560,57 +414,6 @@ TEST(CudaApply, RefusesDamagedMessagesAndThoseOfALargerFlatSpace) {
   message[message.size() / 2] ^= 4;
   EXPECT_EQ(codec.Apply(message, 3000, {&segment, 1}, nullptr, &skipped).code, Code::kCorrupt);
   EXPECT_EQ(parameters, std::vector<float>(3000));
-}
-
-// Memory that is lent to codecs, of which so many bytes are left.
-struct Lender {
-  int64_t left;
-  std::map<void*, int64_t> taken;
-
-  strom_cuda_memory functions() {
-    return {this,
-            [](void* context, int64_t bytes) -> void* {
-              auto& self = *static_cast<Lender*>(context);
-              if (bytes > self.left) return nullptr;
-              self.left -= bytes;
-              void* const memory = ::operator new(static_cast<size_t>(bytes));
-              self.taken[memory] = bytes;
-              return memory;
-            },
-            [](void* context, void* memory) {
-              auto& self = *static_cast<Lender*>(context);
-              self.left += self.taken.at(memory);
-              self.taken.erase(memory);
-              ::operator delete(memory);
-            }};
-  }
-};
-
-TEST(CudaCodec, HasItsMemoryFromWhoLendsIt) {
-  constexpr int64_t kEnough = 1 << 20;
-  Lender lender{kEnough, {}};
-  const strom_cuda_memory memory = lender.functions();
-  {
-    Codec codec(kOneMessage, &memory);
-    Model model = RandomModel({9000, 40}, 0.05, 60);
-    ASSERT_TRUE(codec.Reserve(SegmentsOf(&model)).ok());
-    EXPECT_LT(lender.left, kEnough - 9040 * 2);
-    Model expected_model = model;
-    const Outcome expected = Expected(&expected_model, {});
-    EXPECT_EQ(Actual(&codec, &model, {}).messages, expected.messages);
-  }
-  EXPECT_EQ(lender.left, kEnough);
-}
-
-TEST(CudaCodec, ChangesNothingWhereMemoryIsMissingBeforeItsStep) {
-  Lender lender{10000, {}};
-  const strom_cuda_memory memory = lender.functions();
-  Codec codec(kOneMessage, &memory);
-  Model model = RandomModel({9000}, 0.05, 61);
-  EXPECT_THROW(static_cast<void>(codec.Reserve(SegmentsOf(&model))), DeviceError);
-  const Model before = model;
-  EXPECT_THROW(Actual(&codec, &model, {}), DeviceError);
-  ExpectSameVariables(model, before);
 }
 
 TEST(CudaCodec, FindsTheSegmentsWhoseBitsHaveChanged) {

@@ -1,0 +1,153 @@
+// The codec's memory on a device: who lends it, and what happens where it runs out.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "cuda/codec.h"
+#include "cuda/emulation.h"
+#include "cuda/memory.h"
+#include "cuda/step_kernels.h"
+#include "cuda_models.h"
+
+namespace strom::cuda {
+namespace {
+
+// Memory that is lent to codecs, of which so many bytes are left.
+struct Lender {
+  int64_t left;
+  std::map<void*, int64_t> taken;
+  int64_t calls_left = int64_t{1} << 40;
+
+  strom_cuda_memory functions() {
+    return {this,
+            [](void* context, int64_t bytes) -> void* {
+              auto& self = *static_cast<Lender*>(context);
+              if (bytes > self.left || self.calls_left == 0) return nullptr;
+              --self.calls_left;
+              self.left -= bytes;
+              void* const memory = ::operator new(static_cast<size_t>(bytes));
+              self.taken[memory] = bytes;
+              return memory;
+            },
+            [](void* context, void* memory) {
+              auto& self = *static_cast<Lender*>(context);
+              self.left += self.taken.at(memory);
+              self.taken.erase(memory);
+              ::operator delete(memory);
+            }};
+  }
+};
+
+TEST(CudaCodec, HasItsMemoryFromWhoLendsIt) {
+  constexpr int64_t kEnough = 1 << 20;
+  Lender lender{kEnough, {}};
+  const strom_cuda_memory memory = lender.functions();
+  {
+    Codec codec(kOneMessage, &memory);
+    Model model = RandomModel({9000, 40}, 0.05, 60);
+    ASSERT_TRUE(codec.Reserve(SegmentsOf(&model)).ok());
+    EXPECT_LT(lender.left, kEnough - 9040 * 2);
+    Model expected_model = model;
+    const Outcome expected = Expected(&expected_model, {});
+    EXPECT_EQ(Actual(&codec, &model, {}).messages, expected.messages);
+  }
+  EXPECT_EQ(lender.left, kEnough);
+}
+
+TEST(CudaCodec, ChangesNothingWhereMemoryIsMissingBeforeItsStep) {
+  Lender lender{10000, {}};
+  const strom_cuda_memory memory = lender.functions();
+  Codec codec(kOneMessage, &memory);
+  Model model = RandomModel({9000}, 0.05, 61);
+  EXPECT_THROW(static_cast<void>(codec.Reserve(SegmentsOf(&model))), DeviceError);
+  const Model before = model;
+  EXPECT_THROW(Actual(&codec, &model, {}), DeviceError);
+  ExpectSameVariables(model, before);
+}
+
+// A stream on which nothing is done before somebody waits for it.
+struct LateStream {
+  std::vector<std::pair<void (*)(void*), void*>> queued;
+
+  static emulation::Gpu Gpu() {
+    return {[](void* stream, void (*function)(void*), void* argument) {
+              static_cast<LateStream*>(stream)->queued.emplace_back(function, argument);
+            },
+            [](void* stream) {
+              for (const auto& [function, argument] :
+                   std::exchange(static_cast<LateStream*>(stream)->queued, {})) {
+                function(argument);
+              }
+            }};
+  }
+};
+
+TEST(CudaCodec, NothingIsUnderWayWhenItHasRunOutOfMemory) {
+  emulation::UseGpu(LateStream::Gpu());
+  Model whole = RandomModel({9000, 40}, 0.05, 63);
+  const std::vector<uint8_t> message = Expected(&whole, {}).messages.at(0);
+  const auto step = [](Codec& codec, Codec::Segments segments, LateStream* stream) {
+    strom_step_result result{};
+    ASSERT_TRUE(codec.Step(9043, segments, StepOptions({}), stream, &result).ok());
+  };
+  const auto apply = [&](Codec& codec, Codec::Segments segments, LateStream* stream) {
+    int64_t skipped = 0;
+    ASSERT_TRUE(codec.Apply(message, 9043, segments, stream, &skipped).ok());
+  };
+  const auto compare = [](Codec& codec, Codec::Segments segments, LateStream* stream) {
+    std::vector<int32_t> differ(segments.size());
+    ASSERT_TRUE(codec.Compare(segments, stream, differ.data()).ok());
+  };
+  using Call = std::function<void(Codec&, Codec::Segments, LateStream*)>;
+  for (const Call& call : {Call(step), Call(apply), Call(compare)}) {
+    bool enough = false;
+    int64_t calls = 0;
+    for (; !enough; ++calls) {
+      Lender lender{1 << 20, {}, calls};
+      const strom_cuda_memory memory = lender.functions();
+      LateStream stream;
+      Codec codec(kOneMessage, &memory);
+      Model model = RandomModel({9000, 40}, 0.05, 64);
+      const std::vector<strom_cuda_segment> segments = SegmentsOf(&model);
+      try {
+        call(codec, segments, &stream);
+        enough = true;
+      } catch (const DeviceError&) {
+      }
+      EXPECT_TRUE(stream.queued.empty()) << calls;
+    }
+    EXPECT_GT(calls, 2);
+  }
+  emulation::UseGpu({});
+}
+
+TEST(CudaCodec, AStepWhoseMemoryMayBeGoneIsNotTakenBack) {
+  Codec codec(kOneMessage);
+  Model model = RandomModel({9000}, 0.05, 65);
+  const std::vector<strom_cuda_segment> segments = SegmentsOf(&model);
+  strom_step_result result{};
+  ASSERT_TRUE(codec.Step(9000, segments, StepOptions({}), nullptr, &result).ok());
+  Model large = RandomModel({90'000}, 0.05, 66);
+  ASSERT_TRUE(codec.Reserve(SegmentsOf(&large)).ok());
+  const Model before = model;
+  EXPECT_EQ(codec.TakeBack(nullptr).code, Code::kInvalidArgument);
+  ExpectSameVariables(model, before);
+}
+
+TEST(CudaCodec, CountsMoreElementsThanATilesCountsHold) {
+  TileStatistics some{1, 2, 3, 4, 0xffffffff, 0xffffffff};
+  StepTotals all;
+  all.Add(some);
+  some.first_nonfinite = 1;
+  all.Add(some);
+  EXPECT_EQ(all.clipped_count, 2 * int64_t{0xffffffff});
+  EXPECT_EQ(all.nonfinite_count, 2 * int64_t{0xffffffff});
+  EXPECT_EQ(all.first_nonfinite, 1);
+}
+
+}  // namespace
+}  // namespace strom::cuda
