@@ -1,5 +1,6 @@
 #include "core/master/late_joins.h"
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -10,6 +11,11 @@
 namespace strom {
 
 namespace {
+
+// For those who share a snapshot, of the updates in STEPs since: a part of what that has, as each
+// of them gets a copy, or so much.
+constexpr int64_t kPartOfSnapshot = 4;
+constexpr int64_t kLeastKeptBytes = int64_t{1} << 20;
 
 std::string GenerationName(uint64_t number) { return "generation " + std::to_string(number); }
 
@@ -41,10 +47,13 @@ void LateJoins::HandleAnnounce(int64_t now_ns, const Member& member, const Annou
   Join(now_ns, member, generation);
 }
 
-void LateJoins::Settle(int64_t now_ns, const MasterGeneration& generation) {
-  if (snapshot_ && now_ns - snapshot_->made_ns > share_ns_) snapshot_.reset();
+void LateJoins::Settle(int64_t now_ns, MasterGeneration* generation) {
+  if (snapshot_ && now_ns - snapshot_->made_ns > share_ns_) {
+    snapshot_.reset();
+    generation->KeepNoSteps();
+  }
   if (over_ && now_ns - over_->made_ns > share_ns_) over_.reset();
-  if (generation.phase() != MasterGeneration::Phase::kEnded) return;
+  if (generation->phase() != MasterGeneration::Phase::kEnded) return;
   for (const auto& [rank, layout] : std::exchange(waiting_, {})) {
     TellEnd(now_ns, rank, layout);
   }
@@ -89,8 +98,11 @@ void LateJoins::Join(int64_t now_ns, const Member& member, MasterGeneration* gen
   host_->Send(member.rank, StartGeneration{snapshot.generation, cut, snapshot.number, snapshot.step,
                                            before.last_iteration, relay_->merging_ns()});
   if (generation->stopped()) host_->Send(member.rank, Stop{snapshot.generation});
-  if (generation->sequenced()) SendPending(member.rank, snapshot, *generation);
+  if (generation->sequenced()) SendSince(member.rank, snapshot, *generation);
   host_->SendBlob(member.rank, snapshot.chunks);
+  if (generation->sequenced() && snapshot.step == generation->steps()) {
+    generation->KeepSteps(std::max(kLeastKeptBytes, ParametersBytes() / kPartOfSnapshot));
+  }
   relay_->AttachLate(now_ns, member.link, cut, ParametersBytes());
   const std::string away =
       member.gone_ns == kNever ? "" : " after " + SecondsText(now_ns - member.gone_ns) + " away";
@@ -144,9 +156,16 @@ void LateJoins::TakeBack(int64_t now_ns, const Member& member, const AskResume& 
                      " under this master"});
 }
 
-void LateJoins::SendPending(int32_t rank, const Frozen& snapshot,
-                            const MasterGeneration& generation) {
+// What the joiner's cut covers and the snapshot does not contain.
+void LateJoins::SendSince(int32_t rank, const Frozen& snapshot,
+                          const MasterGeneration& generation) {
   std::vector<uint8_t> updates;
+  if (snapshot.step != generation.steps()) {
+    for (const MasterGeneration::KeptStep& kept : generation.kept_steps()->steps) {
+      host_->Send(rank, kept.step);
+      for (const ReceivedUpdate& update : kept.updates) AppendUpdate(*update.update, &updates);
+    }
+  }
   for (const ReceivedUpdate& update : generation.Waiting()) AppendUpdate(*update.update, &updates);
   host_->SendBlob(rank, EncodeBlob({BlobKind::kPending, snapshot.generation, 0, snapshot.number, 0},
                                    Bytes(updates)));
@@ -206,9 +225,8 @@ const LateJoins::Over& LateJoins::FreezeEnd(int64_t now_ns, const Layout& layout
 const LateJoins::Frozen& LateJoins::Freeze(int64_t now_ns, const VersionVector& least,
                                            const MasterGeneration& generation) {
   host_->PublishAll();  // what the parameters contain is in no later publication
-  // STEPs that were sent since are missed by whoever takes an earlier snapshot.
   if (snapshot_ && now_ns - snapshot_->made_ns <= share_ns_ &&
-      snapshot_->step == generation.steps() && Covers(snapshot_->cut, least) &&
+      generation.HasStepsFrom(snapshot_->step) && Covers(snapshot_->cut, least) &&
       (generation.sequenced() || relay_->ReachesBackTo(snapshot_->cut))) {
     return *snapshot_;
   }

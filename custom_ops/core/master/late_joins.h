@@ -4,7 +4,7 @@
 // A late joiner gets the master's parameters as a snapshot that is frozen at a cut; what is beyond
 // the cut comes to it as to any neighbour that attaches. Joiners that come shortly after each other
 // share one encoded snapshot. In sequenced modes the snapshot is at a STEP, and what the cut covers
-// beyond that comes beside it: no ring may hold it any more.
+// beyond that comes beside it, with the STEPs since: no ring may hold it any more.
 #ifndef KERAS_STROM_CORE_MASTER_LATE_JOINS_H_
 #define KERAS_STROM_CORE_MASTER_LATE_JOINS_H_
 
@@ -72,7 +72,7 @@ class LateJoins {
     end_notified_.erase(rank);
   }
   // `generation` may be over by now: whoever waits for that is told. Snapshots grow old.
-  void Settle(int64_t now_ns, const MasterGeneration& generation);
+  void Settle(int64_t now_ns, MasterGeneration* generation);
 
  private:
   struct Frozen {
@@ -97,7 +97,7 @@ class LateJoins {
   // "" or why the member cannot take part.
   std::string Misfit(const Member& member, const Announce& announce,
                      const MasterGeneration& generation) const;
-  void SendPending(int32_t rank, const Frozen& snapshot, const MasterGeneration& generation);
+  void SendSince(int32_t rank, const Frozen& snapshot, const MasterGeneration& generation);
   // One that covers `least`.
   const Frozen& Freeze(int64_t now_ns, const VersionVector& least,
                        const MasterGeneration& generation);

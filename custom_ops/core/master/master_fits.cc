@@ -425,7 +425,7 @@ void MasterFits::Settle(int64_t now_ns) {
   AskForChiefsValues();
   if (!generation_) return;
   TellOvertaken(now_ns);
-  late_joins_.Settle(now_ns, *generation_);
+  late_joins_.Settle(now_ns, &*generation_);
   donations_.Advance(now_ns, &*generation_);
   generation_->AdvanceExchange(now_ns);
 }

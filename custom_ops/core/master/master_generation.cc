@@ -343,7 +343,19 @@ void MasterGeneration::EmitSteps() {
       codec_.Apply(update.message(), *parameters_);
     }
     ForLive([&](int32_t rank, Member&) { host_->Send(rank, message); });
+    Keep(std::move(message), *std::move(step));
   }
+}
+
+void MasterGeneration::KeepSteps(int64_t most_bytes) {
+  kept_steps_ = KeptSteps{.first = steps(), .bytes_left = most_bytes, .steps = {}};
+}
+
+void MasterGeneration::Keep(Step step, Sequencer::Contribution updates) {
+  if (!kept_steps_) return;
+  for (const ReceivedUpdate& update : updates) kept_steps_->bytes_left -= SizeOf(update.update);
+  if (kept_steps_->bytes_left < 0) return KeepNoSteps();
+  kept_steps_->steps.push_back({std::move(step), std::move(updates)});
 }
 
 void MasterGeneration::CompleteBarrier() {

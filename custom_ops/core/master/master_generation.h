@@ -109,6 +109,24 @@ class MasterGeneration {
   Sequencer::Contribution Waiting() const {
     return sequencer_ ? sequencer_->Waiting() : Sequencer::Contribution{};
   }
+  // Sequenced modes: from here on STEPs are kept with their updates, for who begins with parameters
+  // of now. Once they have more than `most_bytes` none are kept.
+  void KeepSteps(int64_t most_bytes);
+  void KeepNoSteps() { kept_steps_.reset(); }
+  struct KeptStep {
+    Step step;
+    Sequencer::Contribution updates;
+  };
+  struct KeptSteps {
+    uint64_t first = 0;
+    int64_t bytes_left = 0;
+    std::vector<KeptStep> steps;
+  };
+  // Whether who has the parameters before STEP `step` can be told all since.
+  bool HasStepsFrom(uint64_t step) const {
+    return step == steps() || (kept_steps_ && kept_steps_->first == step);
+  }
+  const std::optional<KeptSteps>& kept_steps() const { return kept_steps_; }
   // A worker has ended training for all: the chief, or one that failed or met a NaN.
   bool stopped() const { return stopped_; }
   // Still training, but nobody is left.
@@ -159,6 +177,7 @@ class MasterGeneration {
   void Advance();
   void NoteStep(int32_t rank, int64_t iteration);
   void EmitSteps();
+  void Keep(Step step, Sequencer::Contribution updates);
   void CompleteBarrier();
   void AnswerHeldUp();
   bool HasRounds() const { return exchange_ && exchange_->plan().HasRounds(); }
@@ -184,6 +203,7 @@ class MasterGeneration {
   std::map<uint64_t, int32_t> rank_of_origin_;
   std::optional<Sequencer> sequencer_;
   std::optional<ShardExchange> exchange_;
+  std::optional<KeptSteps> kept_steps_;
   bool stopped_ = false;
   std::deque<std::pair<uint64_t, Vectors>> latest_;  // averages by key, newest last (not sequenced)
   std::optional<uint64_t> parameters_hash_;          // after RESULT

@@ -29,7 +29,7 @@ enum class BlobKind : uint8_t {
   kMean = 4,        // master: the answer
   kState = 5,       // worker: the ending's float64 state
   kResult = 6,      // master: its average
-  kPending = 7,     // master, to a late joiner: accepted updates that stand in no STEP yet
+  kPending = 7,     // master, to a late joiner: accepted updates that its PARAMETERS lack
   kDonation = 8,    // a worker's state for the rank `key`, forwarded; no bytes = there is none
   kShard = 9,       // worker: float32 values for the joint model, or bfloat16 changes of it; no
                     // bytes = they are not finite

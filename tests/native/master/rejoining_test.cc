@@ -3,7 +3,12 @@
 
 #include <set>
 #include <string>
+#include <variant>
+#include <vector>
 
+#include "core/replication/blob.h"
+#include "empty_update.h"
+#include "link_events.h"
 #include "scripted_master.h"
 
 namespace strom {
@@ -120,6 +125,94 @@ TEST(RejoiningTest, ThoseWhoComeAfterTheEndTogetherShareOneCopyOfTheParameters) 
     }
   }
   EXPECT_EQ(copies.size(), 1u);
+}
+
+// In synchronous mode, where others step on while they come one after the other.
+class SharedSnapshotTest : public testing::Test {
+ protected:
+  SharedSnapshotTest() {
+    for (const int32_t rank : {0, 1, 2}) Hello(static_cast<LinkId>(rank) + 1, rank, 0);
+    master.BeginAsChief(1, {kLayout, 0, ""});
+    for (const LinkId link : {2, 3}) master.Say(link, Announce{kLayout, 0, ""});
+    for (const LinkId link : {2, 3}) {
+      master.node.HandleLinkEvent(kNow, Down(link, Code::kMasterLost));
+      master.node.HandleTimeout(kNow + 3 * kTimeout);
+    }
+  }
+  void Hello(LinkId link, int32_t rank, int32_t attempt) {
+    strom::Hello hello{.rank = rank, .size = 3, .attempt = attempt};
+    hello.max_staleness = 0;
+    hello.instance.fill(static_cast<uint8_t>(link));
+    master.node.HandleLinkEvent(kNow, HelloOn(link, EncodeHello(hello)));
+    master.node.HandleLinkEvent(kNow, Up(link));
+  }
+  // One by which the only worker that trains makes a STEP.
+  void Step() {
+    master.Update(1, {Master::Origin(1), ++counter});
+    ASSERT_EQ(master.links.Last<strom::Step>(1)->step, counter - 1);
+  }
+  void Join(LinkId link, int32_t rank) {
+    Hello(link, rank, 1);
+    master.links.sent.clear();
+    master.Say(link, Announce{kLayout, 0, ""});
+    start = *master.links.Last<StartGeneration>(link);
+    steps.clear();
+    pending.clear();
+    for (const RecordedLinks::Sent& sent : master.links.sent) {
+      ControlMessage message;
+      BlobChunk chunk;
+      if (sent.link != link) continue;
+      if (sent.channel == Channel::kControl && ParseControl(*sent.message, &message).ok()) {
+        if (const auto* step = std::get_if<strom::Step>(&message)) steps.push_back(step->step);
+      }
+      if (sent.channel != Channel::kState || !ParseChunk(*sent.message, &chunk).ok()) continue;
+      EXPECT_EQ(chunk.name.mark, start.snapshot);
+      if (chunk.name.kind == BlobKind::kParameters) copies.insert(sent.message.get());
+      std::vector<Buffer> updates;
+      if (chunk.name.kind != BlobKind::kPending) continue;
+      ASSERT_TRUE(ParseUpdates(chunk.bytes, &updates).ok());
+      for (const Buffer& update : updates) {
+        UpdateHeader header;
+        ASSERT_TRUE(ParseUpdateHeader(*update, &header).ok());
+        pending.push_back(header.id);
+      }
+    }
+  }
+
+  Master master{3, {.failure_timeout_ns = kTimeout}};
+  uint64_t counter = 0;
+  StartGeneration start;
+  std::vector<uint64_t> steps;
+  std::vector<UpdateId> pending;
+  std::set<const void*> copies;  // of the parameters
+};
+
+TEST_F(SharedSnapshotTest, WhoComesAfterAFewStepsGetsTheseAndTheCopyThatTheFirstHasGot) {
+  Step();
+  Join(4, 1);
+  EXPECT_EQ(start.step, 1u);
+  EXPECT_TRUE(steps.empty());
+  EXPECT_TRUE(pending.empty());
+  Step();
+  Step();
+  Join(5, 2);
+  EXPECT_EQ(start.step, 1u);
+  EXPECT_EQ(start.cut, master.node.received());
+  EXPECT_EQ(steps, (std::vector<uint64_t>{1, 2}));
+  const uint64_t origin = Master::Origin(1);
+  EXPECT_EQ(pending, (std::vector<UpdateId>{{origin, 2}, {origin, 3}}));
+  EXPECT_EQ(copies.size(), 1u);
+}
+
+TEST_F(SharedSnapshotTest, WhoComesAfterVeryManyStepsGetsParametersOfThen) {
+  Join(4, 1);
+  const int64_t bytes = std::ssize(*EmptyUpdate({1, 1}, kLayout));
+  for (int64_t sent = 0; sent <= int64_t{1} << 20; sent += bytes) Step();
+  Join(5, 2);
+  EXPECT_EQ(start.step, counter);
+  EXPECT_TRUE(steps.empty());
+  EXPECT_TRUE(pending.empty());
+  EXPECT_EQ(copies.size(), 2u);
 }
 
 }  // namespace
