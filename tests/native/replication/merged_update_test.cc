@@ -123,10 +123,11 @@ Buffer Sample() {
       kLayout, kPublication);
 }
 
-// What passes the check can be used: nothing below looks at it again.
-void Use(const std::vector<uint8_t>& bytes) {
+// What passes the check can be used: nothing below looks at it again. *used counts it.
+void Use(const std::vector<uint8_t>& bytes, int* used) {
   UpdateHeader header;
   if (!ValidateUpdate(bytes, kLayout, MessageCodec(), &header).ok() || !header.merged()) return;
+  ++*used;
   const Buffer update = MakeBuffer(bytes);
   const UpdateRanges contents = ContentsOf(update);
   ASSERT_FALSE(contents.empty());
@@ -154,33 +155,47 @@ void Use(const std::vector<uint8_t>& bytes) {
 
 TEST(MergedUpdate, EveryTruncationIsRefusedOrIsAnUpdate) {
   const Buffer sample = Sample();
+  int used = 0;
   for (size_t size = 0; size <= sample->size(); ++size) {
-    Use(std::vector<uint8_t>(sample->begin(), sample->begin() + static_cast<ptrdiff_t>(size)));
+    Use(std::vector<uint8_t>(sample->begin(), sample->begin() + static_cast<ptrdiff_t>(size)),
+        &used);
   }
+  EXPECT_GT(used, 1);
+  EXPECT_LT(used, 10);
 }
 
 TEST(MergedUpdate, EveryFlippedBitIsRefusedOrMakesAnUpdate) {
   const Buffer sample = Sample();
+  int used = 0;
   for (size_t bit = 0; bit < 8 * sample->size(); ++bit) {
     std::vector<uint8_t> bytes = *sample;
     bytes[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
-    Use(bytes);
+    Use(bytes, &used);
     ASSERT_FALSE(HasFailure()) << bit;
   }
+  EXPECT_GT(used, 100);
 }
 
 TEST(MergedUpdate, AnyBytesAreRefusedOrMakeAnUpdate) {
   std::mt19937_64 random(3);
   const Buffer sample = Sample();
+  int used = 0;
   for (int run = 0; run < 20'000; ++run) {
     std::vector<uint8_t> bytes = *sample;
-    bytes.resize(static_cast<size_t>(kUpdateHeaderBytes) + random() % 60);
-    for (size_t i = static_cast<size_t>(kUpdateHeaderBytes); i < bytes.size(); ++i) {
-      bytes[i] = static_cast<uint8_t>(random() >> random() % 64);
+    const auto body = static_cast<size_t>(kUpdateHeaderBytes);
+    const auto any = [&] { return static_cast<uint8_t>(random() >> random() % 64); };
+    if (run % 2 == 0) {
+      bytes.resize(body + random() % 60);
+      std::generate(bytes.begin() + kUpdateHeaderBytes, bytes.end(), any);
+    } else {  // nearly right, so that some are taken
+      for (size_t i = 1 + random() % 3; i > 0; --i) {
+        bytes[body + random() % (bytes.size() - body)] = any();
+      }
     }
-    Use(bytes);
+    Use(bytes, &used);
     ASSERT_FALSE(HasFailure()) << run;
   }
+  EXPECT_GT(used, 200);
 }
 
 Status CheckBody(std::initializer_list<uint8_t> body) {

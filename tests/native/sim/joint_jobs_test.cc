@@ -177,7 +177,14 @@ INSTANTIATE_TEST_SUITE_P(Methods, EpochsInRoundsTest,
 
 using DrawsJob = Job (*)(uint64_t seed, SimulatedLinks links);
 
-void RunSeeds(uint64_t runs, SimulatedLinks links, DrawsJob draw) {
+// What the runs were like, so that a plan that harms nobody is noticed, and jobs that train
+// nothing.
+struct Tally {
+  uint64_t trained = 0, finished = 0, lost = 0, late = 0, resumed = 0;
+};
+
+Tally RunSeeds(uint64_t runs, SimulatedLinks links, DrawsJob draw) {
+  Tally tally;
   for (uint64_t seed = 0; seed < runs && !testing::Test::HasFailure(); ++seed) {
     const Job job = draw(seed, links);
     Simulation simulation(job);
@@ -185,31 +192,64 @@ void RunSeeds(uint64_t runs, SimulatedLinks links, DrawsJob draw) {
     for (const std::string& violation : simulation.violations()) {
       ADD_FAILURE() << violation << "\n" << DescribeJob(job);
     }
+    tally.trained += simulation.master().steps_counted() > 0 ? 1 : 0;
+    for (int32_t rank = 0; rank < simulation.size(); ++rank) {
+      tally.finished += simulation.worker(rank).state == State::kFinished ? 1 : 0;
+      for (const ApplicationRecord* process : simulation.processes(rank)) {
+        tally.late += static_cast<uint64_t>(process->late_starts);
+      }
+    }
+    for (const MasterEvent& event : simulation.master_events()) {
+      tally.lost += event.type == MasterEvent::Type::kLost ? 1 : 0;
+      tally.resumed += event.type == MasterEvent::Type::kResumed ? 1 : 0;
+    }
   }
+  return tally;
+}
+
+void ExpectEventful(const Tally& tally, uint64_t runs) {
+  EXPECT_EQ(tally.trained, runs);
+  EXPECT_GT(tally.finished, 3 * runs);
+  EXPECT_GT(tally.lost, runs / 2);
+  EXPECT_GT(tally.late, runs / 8);
 }
 
 TEST(JointModelSeedsTest, KeepItsPromisesOverMemoryLinks) {
-  RunSeeds(ShareOf(200), SimulatedLinks::kMemory, DrawJobWithJointModel);
+  constexpr uint64_t kRuns = ShareOf(200);
+  ExpectEventful(RunSeeds(kRuns, SimulatedLinks::kMemory, DrawJobWithJointModel), kRuns);
 }
 
 TEST(JointModelSeedsTest, KeepItsPromisesOverDatagrams) {
-  RunSeeds(ShareOf(60), SimulatedLinks::kDatagrams, DrawJobWithJointModel);
+  constexpr uint64_t kRuns = ShareOf(60);
+  ExpectEventful(RunSeeds(kRuns, SimulatedLinks::kDatagrams, DrawJobWithJointModel), kRuns);
 }
 
 TEST(JointModelSeedsTest, KeepOneStateOverMemoryLinks) {
-  RunSeeds(ShareOf(200), SimulatedLinks::kMemory, DrawJobWithGradients);
+  constexpr uint64_t kRuns = ShareOf(200);
+  ExpectEventful(RunSeeds(kRuns, SimulatedLinks::kMemory, DrawJobWithGradients), kRuns);
 }
 
 TEST(JointModelSeedsTest, KeepOneStateOverDatagrams) {
-  RunSeeds(ShareOf(60), SimulatedLinks::kDatagrams, DrawJobWithGradients);
+  constexpr uint64_t kRuns = ShareOf(60);
+  ExpectEventful(RunSeeds(kRuns, SimulatedLinks::kDatagrams, DrawJobWithGradients), kRuns);
+}
+
+void ExpectOtherMasters(const Tally& tally, uint64_t runs) {
+  EXPECT_EQ(tally.trained, runs);
+  EXPECT_GT(tally.finished, 3 * runs);
+  EXPECT_GT(tally.resumed, runs / 2);
 }
 
 TEST(JointModelSeedsTest, OutliveAMasterOverMemoryLinks) {
-  RunSeeds(ShareOf(120), SimulatedLinks::kMemory, DrawJobWithJointModelAndMasters);
+  constexpr uint64_t kRuns = ShareOf(120);
+  ExpectOtherMasters(RunSeeds(kRuns, SimulatedLinks::kMemory, DrawJobWithJointModelAndMasters),
+                     kRuns);
 }
 
 TEST(JointModelSeedsTest, OutliveAMasterOverDatagrams) {
-  RunSeeds(ShareOf(40), SimulatedLinks::kDatagrams, DrawJobWithJointModelAndMasters);
+  constexpr uint64_t kRuns = ShareOf(40);
+  ExpectOtherMasters(RunSeeds(kRuns, SimulatedLinks::kDatagrams, DrawJobWithJointModelAndMasters),
+                     kRuns);
 }
 
 }  // namespace

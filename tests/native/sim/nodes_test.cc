@@ -321,6 +321,7 @@ TEST(Tree, AgreesInRandomRunsWithoutFaults) {
 }
 
 TEST(Tree, AgreesInRandomRunsWithDeathsAndReturns) {
+  uint64_t returns = 0, deaths = 0;
   for (uint64_t seed = 2000; seed < 2000 + ShareOf(300); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomRun run = MakeRandomTree(seed, true);
@@ -329,13 +330,19 @@ TEST(Tree, AgreesInRandomRunsWithDeathsAndReturns) {
     EXPECT_TRUE(simulation.violations().empty()) << Report(simulation);
     for (int rank = 0; rank < simulation.size(); ++rank) {
       const ApplicationRecord& worker = simulation.worker(rank);
+      deaths += worker.state == State::kDead ? 1 : 0;
       if (worker.state == State::kFailed) {
         EXPECT_TRUE(simulation.was_cut_off(rank)) << rank << ": " << worker.failure.message;
       }
     }
+    for (const MasterEvent& event : simulation.master_events()) {
+      returns += event.text.ends_with("is back") ? 1 : 0;
+    }
     if (run.options.max_staleness >= 0) ExpectSameStepsEverywhere(&simulation);
     if (testing::Test::HasFailure()) return;
   }
+  EXPECT_GE(deaths, ShareOf(300));
+  EXPECT_GE(returns, ShareOf(300) / 20);
 }
 
 TEST(Tree, TheMasterSendsEachUpdateOnceToEachOfItsChildrenOnly) {

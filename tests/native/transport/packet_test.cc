@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/little_endian.h"
 #include "sim/network.h"
 
 namespace strom {
@@ -91,22 +92,55 @@ TEST(Packet, AReasonIsCutBetweenCharacters) {
   EXPECT_EQ(CutReason("short"), "short");
 }
 
+// Makes the fields of a random body nearly right, so that some are taken.
+void ShapeAsData(std::vector<uint8_t>* body) {
+  for (const size_t high : {10, 11, 14, 15}) (*body)[high] = 0;  // of the length and the offset
+  (*body)[20] %= 4, (*body)[21] &= 1, (*body)[22] = (*body)[23] = 0;
+}
+void ShapeAsStatus(SimulatedRandom* random, std::vector<uint8_t>* body) {
+  const auto store = [&](size_t at, uint32_t value) {
+    StoreLittleEndian<uint32_t>(&(*body)[at], value);
+  };
+  store(4, LoadLittleEndian<uint32_t>(body->data()) + static_cast<uint32_t>(random->Below(1000)));
+  const size_t gaps = (body->size() - StatusPacket::kFieldBytes) / StatusPacket::kGapBytes;
+  body->resize(StatusPacket::kFieldBytes + gaps * StatusPacket::kGapBytes);
+  StoreLittleEndian<uint16_t>(&(*body)[18], static_cast<uint16_t>(gaps));
+  store(20, static_cast<uint32_t>(random->Below(20)));
+  for (size_t i = 0; i < gaps; ++i) {
+    const size_t at = StatusPacket::kFieldBytes + i * StatusPacket::kGapBytes;
+    store(at, static_cast<uint32_t>(40 * i) + static_cast<uint32_t>(random->Below(60)));
+    StoreLittleEndian<uint16_t>(&(*body)[at + 4], static_cast<uint16_t>(random->Below(40)));
+  }
+}
+
 TEST(Packet, RandomBodiesAreTakenOnlyWhole) {
   SimulatedRandom random(1);
   StatusPacket status;
+  int fragments = 0, statuses = 0;
   for (int i = 0; i < 20'000; ++i) {
     std::vector<uint8_t> body(static_cast<size_t>(random.Below(120)));
     random.Fill(body);
-    if (body.size() >= 24) body[20] %= 4, body[21] &= 1, body[22] = body[23] = 0;
+    if (body.size() >= DataPacket::kFieldBytes && i % 3 == 0) ShapeAsData(&body);
+    if (body.size() >= StatusPacket::kFieldBytes && i % 3 == 1) ShapeAsStatus(&random, &body);
     if (const auto data = ParseData(body); data && !data->is_void) {
+      ++fragments;
       EXPECT_LE(data->offset + data->payload.size(), data->length);
     }
     if (ParseStatus(body, &status)) {
-      EXPECT_LE(status.gap_count, StatusPacket::kMaxGaps);
+      ++statuses;
+      ASSERT_LE(status.gap_count, StatusPacket::kMaxGaps);
+      uint64_t end = status.untold;
+      for (size_t gap = 0; gap < status.gap_count; ++gap) {
+        EXPECT_GE(status.gaps[gap].offset, end);
+        end = uint64_t{status.gaps[gap].offset} + status.gaps[gap].length;
+      }
+      EXPECT_LE(end, status.complete_up_to - status.cumulative);
     }
     (void)ParseProbe(body);
     (void)ParseClose(body);
   }
+  EXPECT_GT(fragments, 500);
+  EXPECT_GT(statuses, 500);
 }
 
 TEST(Packet, TheReplayWindowTakesEveryNumberOnce) {
