@@ -217,6 +217,15 @@ def interleave(
 # ------------------------------------------------------------------ the machine
 
 
+def two_processors() -> tuple[set[int], set[int]]:
+    """Two of those that this process may use, which need not begin with 0.
+
+    The same one twice where there is but one.
+    """
+    first, *others = sorted(os.sched_getaffinity(0))
+    return {first}, set(others[:1]) or {first}
+
+
 def describe_machine() -> dict[str, Any]:
     """What a reader must know to judge figures: plain JSON values."""
     return {

@@ -60,7 +60,7 @@ PULLED = "MPCA"
 ON_ONE_CORE = "MPCA on one core"
 IN_FLIGHT = "MPCA on one core, cycles in flight"
 #: Of two cores: where TensorFlow computes, and where the network's thread and the partner do.
-COMPUTING, TALKING = {0}, {1}
+COMPUTING, TALKING = report.two_processors()
 COLORS = {
     ONE_DEVICE: pictures.GREY,
     LONE: pictures.SKY,

@@ -109,6 +109,16 @@ def test_speedup_pairs_the_rounds() -> None:
     assert timings.speedup("slow", over="fast") == 0.5
 
 
+@pytest.mark.parametrize(
+    ("allowed", "expected"), [({5, 3, 8}, ({3}, {5})), ({1}, ({1}, {1})), ({0, 1}, ({0}, {1}))]
+)
+def test_two_processors_are_of_those_that_the_process_may_use(
+    allowed: set[int], expected: tuple[set[int], set[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: allowed)
+    assert bench.two_processors() == expected
+
+
 def test_a_picture_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks import pictures
