@@ -80,12 +80,18 @@ def useful_rate(processes: Iterable[Steps]) -> float:
 
 
 def mass_lost(processes: Iterable[Steps], hits: Iterable[Kill]) -> float:
-    """The mass of the residuals that went with the workers that were struck."""
+    """The mass of the residuals that went with the workers that were struck.
+
+    Of one that was struck before it had noted a step nothing is known, and nothing counted.
+    """
     by_name = {(one.rank, one.attempt): one for one in processes}
     lost = 0.0
     for hit in hits:
-        struck = by_name[hit.rank, hit.attempt]
-        lost += struck.made[-1][2] if struck.left is None else struck.left
+        struck = by_name.get((hit.rank, hit.attempt))
+        if struck is not None and struck.left is not None:
+            lost += struck.left
+        elif struck is not None and struck.made:
+            lost += struck.made[-1][2]
     return lost
 
 

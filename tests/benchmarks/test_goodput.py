@@ -28,3 +28,9 @@ def test_what_a_worker_had_not_sent_is_lost_unless_it_has_drained() -> None:
     processes = [steps(0, 0, 1, 0, 1), steps(1, 0, 1, 0, 1, 2), steps(1, 1, 4, 4, left=0.0)]
     assert mass_lost(processes, [Kill(2.5, 1, 0)]) == 1.5
     assert mass_lost(processes, [Kill(2.5, 1, 1)]) == 0.0
+
+
+def test_a_worker_that_was_struck_before_its_first_step_was_noted_counts_for_nothing() -> None:
+    """It says that it trains before it notes its step, of which it may write half a line."""
+    processes = [steps(0, 0, 1, 0, 1), steps(1, 0, 1)]
+    assert mass_lost(processes, [Kill(0.5, 0, 1), Kill(0.5, 1, 0)]) == 0.0
