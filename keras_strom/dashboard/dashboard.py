@@ -50,6 +50,7 @@ class Dashboard(Watching):
         self._token = secrets.token_urlsafe(_TOKEN_BYTES)
         self._poll = threading.Thread(target=self._run, name="keras-strom-dashboard", daemon=True)
         self._end = contextlib.ExitStack()
+        self._say_that_it_runs: Callable[[], object] = lambda: None
         self.url = ""
 
     def __enter__(self) -> Dashboard:
@@ -58,7 +59,9 @@ class Dashboard(Watching):
                 PageServer(self._address, self._token, self.look, self.snapshot, self.series)
             )
             self.url = f"{self._address.url(server.port)}/{self._token}/"
-            stack.enter_context(running_jobs.announced(self.url, self._name))
+            self._say_that_it_runs = stack.enter_context(
+                running_jobs.announced(self.url, self._name)
+            )
             self._poll.start()
             self._end = stack.pop_all()
         self._tell(f"the job's page is {self.url}")
@@ -142,3 +145,4 @@ class Dashboard(Watching):
             with self._lock:
                 self._job.master(found, time.monotonic())
                 self._job.tick(time.monotonic())
+            self._say_that_it_runs()

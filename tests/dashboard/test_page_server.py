@@ -422,6 +422,26 @@ def test_a_job_of_this_machine_comes_before_what_another_one_has_left(
         left.unlink()
 
 
+def test_what_a_job_killed_on_another_machine_has_left_is_no_running_job(
+    page: Dashboard, folder: Path
+) -> None:
+    """A job touches its file while it runs."""
+    jobs = folder / "keras-strom" / "jobs"
+    (alive,) = jobs.iterdir()
+    left = jobs / "left.json"
+    left.write_text(json.dumps({**json.loads(alive.read_text()), "host": "b", "url": "http://b/"}))
+    try:
+        assert [job.host for job in running_jobs.running_jobs()] == [socket.gethostname(), "b"]
+        hour_ago = time.time() - 3600
+        os.utime(left, (hour_ago, hour_ago))
+        assert [job.url for job in running_jobs.running_jobs()] == [page.url]
+        os.utime(alive, (hour_ago, hour_ago))
+        page._say_that_it_runs()
+        assert alive.stat().st_mtime > hour_ago + 3000
+    finally:
+        left.unlink()
+
+
 def test_where_no_job_runs_the_terminal_says_how_to_start_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
