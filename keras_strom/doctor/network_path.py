@@ -178,18 +178,24 @@ def receive(worker: Worker, wanted: int, patience: float) -> None:
     """
     received = 0
     while received < wanted:
-        received += len(some(worker, patience))
+        received += len(some(worker, patience, received))
 
 
-def some(worker: Worker, patience: float) -> list[Message]:
+def some(worker: Worker, patience: float, before: int) -> list[Message]:
     """Polls until there are messages.
+
+    Args:
+        worker: gets them.
+        patience: seconds.
+        before: how many have come before, for the error's words.
 
     Raises:
         DeadlinePassed: none came for `patience` seconds.
     """
     messages = worker.poll(timeout=patience)
     if not messages:
-        raise errors.DeadlinePassed(f"no message came for {patience:g} s")
+        counted = f"{before} messages came, and then none" if before else "no message came"
+        raise errors.DeadlinePassed(f"{counted} for {patience:g} s")
     return messages
 
 

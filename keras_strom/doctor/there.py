@@ -181,7 +181,7 @@ def exchange(worker: Worker) -> float:
     def take(wanted: float) -> None:
         nonlocal received, is_over
         while received < wanted and not is_over:
-            for message in network_path.some(worker, MESSAGE_SECONDS):
+            for message in network_path.some(worker, MESSAGE_SECONDS, received):
                 is_over = message.data == _LAST
                 received += not is_over
 

@@ -292,6 +292,22 @@ def test_packets_that_are_lost_are_told() -> None:
     assert "the way there loses them" in found.remedy
 
 
+def test_what_comes_no_more_is_told_with_how_much_has_come() -> None:
+    class Falling:
+        def __init__(self, left: int) -> None:
+            self.left = left
+
+        def poll(self, timeout: float) -> list[bytes]:
+            self.left -= 1
+            return [b""] * max(self.left, 0)
+
+    falling, silent = Falling(3), Falling(0)
+    with pytest.raises(errors.DeadlinePassed, match="3 messages came, and then none for 5 s"):
+        network_path.receive(falling, 64, 5.0)  # type: ignore[arg-type]
+    with pytest.raises(errors.DeadlinePassed, match="no message came for 5 s"):
+        network_path.receive(silent, 64, 5.0)  # type: ignore[arg-type]
+
+
 def test_a_short_way_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_path, "path_mtu", lambda _: 1100)
     found = list(network_path.findings(2, LOOPBACK))
