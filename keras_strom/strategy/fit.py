@@ -153,7 +153,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
             if not sharing.environment.is_chief:
                 arguments["verbose"] = 0
         training.shows_epochs = sharing.environment.is_chief or _validates(arguments)
-        restore.callback(_put_around(arguments, training, sharing))
+        _put_around(arguments, training, sharing, restore)
         with building_once(arguments):
             return original(model, **_given(bound))
     except BaseException as error:
@@ -208,12 +208,15 @@ def _validates(arguments: dict[str, Any]) -> bool:
 
 
 def _put_around(
-    arguments: dict[str, Any], training: _Training, sharing: Sharing
-) -> Callable[[], None]:
-    """Puts our callbacks around the user's; returns what takes them out of a user's own list."""
+    arguments: dict[str, Any],
+    training: _Training,
+    sharing: Sharing,
+    restore: contextlib.ExitStack,
+) -> None:
+    """Puts our callbacks around the user's; `restore` takes them out of a user's own list."""
     given = arguments["callbacks"]
     users = _listed(given)
-    monitored = _monitored(users, sharing, training)
+    monitored = _monitored(users, sharing, training, restore)
     training.follows_schedule = follows_schedule(monitored)
     training.swaps_averages = any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in users)
     training.shows_epochs |= any(not isinstance(one, StromMonitor) for one in monitored)
@@ -226,16 +229,14 @@ def _put_around(
                 callback.set_model(arguments["self"])
                 callback.set_params(given.params)
         given.callbacks = ours
-
-        def restore() -> None:
-            given.callbacks = users
-
-        return restore
-    arguments["callbacks"] = ours
-    return lambda: None
+        restore.callback(setattr, given, "callbacks", users)
+    else:
+        arguments["callbacks"] = ours
 
 
-def _monitored(users: list[Any], sharing: Sharing, training: _Training) -> list[Any]:
+def _monitored(
+    users: list[Any], sharing: Sharing, training: _Training, restore: contextlib.ExitStack
+) -> list[Any]:
     """The callbacks that run here, a monitor before those that read the logs."""
     monitors = [callback for callback in users if isinstance(callback, StromMonitor)]
     others = [callback for callback in users if callback not in monitors]
@@ -248,6 +249,7 @@ def _monitored(users: list[Any], sharing: Sharing, training: _Training) -> list[
         others = with_figures(others, training.figures)
     for monitor in monitors:
         monitor.attach(sharing)
+        restore.callback(monitor.close)  # Where `fit` raises Keras tells no callback.
     return [*monitors, *others]
 
 

@@ -183,6 +183,10 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Closes TensorBoard's file."""
+        self.close()
+
+    def close(self) -> None:
+        """`fit` is over, by an exception or not: closes TensorBoard's file if it is open."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

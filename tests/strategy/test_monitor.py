@@ -202,6 +202,19 @@ def test_only_the_chief_has_one() -> None:
     assert off_the_chief([StromMonitor()]) == []
 
 
+def test_the_file_of_a_fit_that_raises_is_closed(tmp_path: pathlib.Path) -> None:
+    class Fails(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+            raise ValueError("no more")
+
+    monitor = StromMonitor(log_dir=tmp_path)
+    with pytest.raises(ValueError, match="no more"):
+        _fit(_strategy(), [monitor, Fails()])
+    assert monitor._writer is None
+    _fit(_strategy(), [monitor])
+    assert monitor._writer is None
+
+
 @pytest.mark.parametrize("options", [{"log_dir": 3}, {"logs": "yes"}])
 def test_options_that_are_not_understood_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(errors.InvalidOption):
