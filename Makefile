@@ -102,6 +102,7 @@ cuda: setup test-native ## libstrom_cuda.so and its tests; needs nvcc, and a dev
 
 .PHONY: wheel
 wheel: setup ## dist/*.whl for this platform
+	@rm -f dist/keras_strom-*-linux_*.whl
 	@$(STEP) wheel "building the wheel" $(BIN)/python -m pip wheel --no-build-isolation \
 	  --no-deps --wheel-dir dist .
 	@ls -1 dist/*.whl

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -174,27 +175,45 @@ def test_an_image_copies_what_its_context_has_and_runs_as_nobody_in_particular(i
 def test_an_image_for_gpus_has_a_tensorflow_that_brings_cuda(
     tmp_path: Path, arguments: dict[str, str], last: str
 ) -> None:
-    """Its build step, with stubs in the place of Python and pip."""
-    steps = instructions(IMAGES[0])
+    done = install_step(tmp_path, arguments, "keras_strom-1-linux_{machine}.whl")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith(last)
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=shown)
+@pytest.mark.parametrize(
+    "wheels", [("1-linux_{machine}", "1-manylinux_{machine}"), ("1-linux_pdp",)]
+)
+def test_an_image_with_no_wheel_or_several_for_its_machine_says_so(
+    tmp_path: Path, image: Path, wheels: tuple[str, ...]
+) -> None:
+    done = install_step(tmp_path, {}, *(f"keras_strom-{name}.whl" for name in wheels), image=image)
+    assert done.returncode == 1
+    assert "dist/ must hold one wheel of keras-strom for" in done.stderr
+
+
+def install_step(
+    folder: Path, arguments: dict[str, str], *wheels: str, image: Path = IMAGES[0]
+) -> subprocess.CompletedProcess[str]:
+    """An image's build step, with stubs in the place of Python and pip."""
+    steps = instructions(image)
     defaults = dict(rest.split("=", 1) for name, rest in steps if name == "ARG")
     (step,) = (rest for name, rest in steps if name == "RUN" and "pip install" in rest)
     for stub in ("python3.11", "bin/pip"):
-        (tmp_path / stub).parent.mkdir(exist_ok=True)
-        (tmp_path / stub).write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-        (tmp_path / stub).chmod(0o755)
-    done = subprocess.run(
-        [
-            "sh",
-            "-c",
-            step.replace("/opt/keras-strom", str(tmp_path)).replace("/tmp/install", "/no"),
-        ],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", **defaults, **arguments},
+        (folder / stub).parent.mkdir(exist_ok=True)
+        (folder / stub).write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+        (folder / stub).chmod(0o755)
+    for wheel in wheels:
+        (folder / "install").mkdir(exist_ok=True)
+        (folder / "install" / wheel.format(machine=os.uname().machine)).touch()
+    step = step.replace("/opt/keras-strom", str(folder))
+    return subprocess.run(
+        ["sh", "-c", step.replace("/tmp/install", str(folder / "install"))],
+        env={"PATH": f"{folder}:/usr/bin:/bin", **defaults, **arguments},
         capture_output=True,
         text=True,
         timeout=30,
-        check=True,
     )
-    assert done.stdout.splitlines()[-1].endswith(last)
 
 
 def test_what_the_image_runs_is_a_command_that_there_is() -> None:
