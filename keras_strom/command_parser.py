@@ -53,6 +53,8 @@ class Parser(argparse.ArgumentParser):
                 "; a script is given by its file: for a module, by one that says import runpy; "
                 "runpy.run_module('PACKAGE.MODULE', run_name='__main__')"
             )
+        if any(not one.option_strings and flag == f"--{one.dest}" for one in self._actions):
+            return f"; it is given without a flag: {self.prog} {flag[2:].upper()}"
         near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
         return f"; did you mean {near[0]}?" if near else ""
 

@@ -115,8 +115,7 @@ class Credentials:
                 text = file.read()
         except OSError as error:
             raise errors.InvalidOption(
-                f"cannot read the credentials in {path}: {error.strerror}; a file descriptor is "
-                "only open in the process that the runner started"
+                f"cannot read the credentials in {path}: {error.strerror}; {_remedy(path, error)}"
             ) from error
         try:
             return cls.from_json(text)
@@ -138,6 +137,14 @@ class Credentials:
             os.close(fd)
             raise
         return fd
+
+
+def _remedy(path: str, error: OSError) -> str:
+    if path.startswith("/proc/"):
+        return "a file descriptor is only open in the process that the runner started"
+    if isinstance(error, IsADirectoryError):
+        return "name the file in that folder that keras-strom master or prepare has written"
+    return "keras-strom master writes such a file and removes it at its end, prepare leaves one"
 
 
 def _require_bytes(name: str, value: object, length: int) -> None:

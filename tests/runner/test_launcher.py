@@ -270,6 +270,7 @@ def test_bad_input_is_a_clear_error(
         (["run", "-np", "2", "--no-same-host"], "arguments are required: script\n"),
         (["run", "-np", "two", "a.py"], "invalid int value: 'two'"),
         (["scalability", "--parameter=9"], "unknown flag --parameter; did you mean --parameters?"),
+        (["status", "--job", "7"], "--job; it is given without a flag: keras-strom status JOB"),
     ],
 )
 def test_an_unknown_flag_is_refused_with_the_usage_of_its_command(

@@ -476,6 +476,15 @@ def test_a_job_file_is_private_or_refused(tmp_path: Path) -> None:
         assert "secret" not in str(raised.value).partition("with job_id, secret")[0]
 
 
+def test_where_there_is_no_job_file_it_is_said_which_is_meant(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidOption, match="Is a directory; name the file in that folder"):
+        JobFile.read(str(tmp_path))
+    with pytest.raises(errors.InvalidOption, match=r"No such file .*; keras-strom master writes"):
+        JobFile.read(str(tmp_path / "none"))
+    with pytest.raises(errors.InvalidOption, match="; a file descriptor is only open in"):
+        JobFile.read("/proc/self/fd/9999")
+
+
 def test_a_job_file_that_cannot_be_left_leaves_no_secret(tmp_path: Path) -> None:
     (tmp_path / "job.json").mkdir()
     with pytest.raises(errors.InvalidOption, match="cannot be written: Is a directory"):
