@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_strom import errors
-from keras_strom.checks import check_verbose, flag, whole_number
+from keras_strom.checks import check_least, check_verbose, flag, whole_number
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.job.network import NetworkConfig, check_network
 from keras_strom.runner.calls import call_of, returned
@@ -27,6 +27,7 @@ def run(
     network: NetworkConfig | None = None,
     start_timeout: float = 600.0,
     max_failures: int = 3,
+    min_workers: int | None = None,
     env: Mapping[str, str] | None = None,
     ssh_args: str | None = None,
     warm_start: bool = True,
@@ -55,6 +56,9 @@ def run(
         start_timeout: seconds that workers wait for each other at the start.
         max_failures: so many workers whose process dies, or whose host is lost, are started again
             and train on with the others; 0 = none. An exception of `fn` ends the job.
+        min_workers: so many, worker 0 among them, are enough to start, and the others join when
+            they are there; with fewer of them training waits. None = training starts with all and
+            goes on with those that are left.
         env: variables for the workers, on top of this process's own.
         ssh_args: options for ssh, as one would write them: "-p 2222 -i key".
         warm_start: workers are forked from a process that has imported TensorFlow, which waits for
@@ -99,6 +103,7 @@ def run(
     whole_number("num_proc", num_proc, least=1)
     network = network or NetworkConfig()
     check_network(network)
+    check_least("min_workers", min_workers, "num_proc", num_proc)
     job = Job(
         work=call_of(fn, args, kwargs),
         workers=num_proc,
@@ -106,6 +111,7 @@ def run(
         env=dict(check_env(env)),
         start_timeout=start_timeout,
         max_failures=max_failures,
+        min_workers=min_workers,
         warm_start=warm_start,
         hosts=machines,
         ssh_args=split_options(ssh_args, "ssh_args="),

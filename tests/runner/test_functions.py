@@ -63,6 +63,35 @@ def cold(fn: Any, *args: Any, **options: Any) -> list[Any]:
     return keras_strom.run(fn, *args, **{"num_proc": 2, "warm_start": False, **QUIET, **options})
 
 
+@pytest.mark.jobs
+def test_enough_workers_begin_and_the_others_join_them(tmp_path: Path) -> None:
+    """Worker 1 comes only when worker 0 has trained its first batch."""
+
+    def train_apart(begun: str) -> tuple[int, int]:
+        import time
+
+        import keras
+
+        class Batch(keras.callbacks.Callback):  # type: ignore[misc]
+            def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+                Path(begun).touch()
+
+        deadline = time.monotonic() + 120
+        while keras_strom.rank() == 1 and not os.path.exists(begun):
+            assert time.monotonic() < deadline, "worker 0 has not begun without worker 1"
+            time.sleep(0.05)
+        with keras_strom.StromStrategy().scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+            model.compile("sgd", "mse")
+        x = np.zeros((64, 4), np.float32)
+        model.fit(x, x[:, :2], epochs=2, verbose=0, callbacks=[Batch()])
+        return keras_strom.rank(), keras_strom.size()
+
+    begun = str(tmp_path / "begun")
+    results = keras_strom.run(train_apart, (begun,), num_proc=2, min_workers=1, **QUIET)
+    assert results == [(0, 2), (1, 2)]
+
+
 def test_one_worker_and_another_thread_will_do() -> None:
     results: list[Any] = []
     caller = threading.Thread(
@@ -123,6 +152,8 @@ def test_what_a_worker_returns_may_be_unknown_here(tmp_path: Path) -> None:
         ({"network": 40100}, "network=40100 must be a NetworkConfig"),
         ({"max_failures": -1}, "max_failures=-1"),
         ({"start_timeout": 0}, "start_timeout=0"),
+        ({"min_workers": 0}, "min_workers=0"),
+        ({"min_workers": 3}, "min_workers=3 is more than num_proc=2"),
         ({"env": {"KERAS_STROM_RANK": "1"}}, "env must not set KERAS_STROM_RANK"),
         ({"env": ["A"]}, "env"),
         ({"warm_start": "no"}, "warm_start='no' must be True or False"),
