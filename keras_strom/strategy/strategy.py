@@ -60,7 +60,8 @@ from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.report import TrainingReport
 from keras_strom.strategy.status_reports import doing, follow_alone, reports_of
 from keras_strom.strategy.trackers import silence_autologging
-from keras_strom.strategy.user_errors import hint_of_keras_2
+from keras_strom.strategy.train_on_batch import wrap_train_on_batch
+from keras_strom.strategy.user_errors import outside_of_training
 from keras_strom.strategy.xla import XlaCompiler
 
 # The strategy with which this process has joined its job; it has one place there.
@@ -241,6 +242,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 self._reports.follow(self._sharing)
         _watch_updates(self)
         wrap_fit(_sharing_of)
+        wrap_train_on_batch()
         if not environment.is_chief:
             silence_autologging()
         wrap_build(StromStrategy, _trains_as_plain_keras)
@@ -615,10 +617,7 @@ def _check_touched(sharing: Sharing, trace: StepTrace) -> None:
     if not touched or sharing.worker is None:
         return
     if sharing.generation is None:
-        raise errors.UnsupportedModel(
-            "a custom training loop with several workers must call strategy.begin() before its "
-            "first step and strategy.synchronize() after its last" + hint_of_keras_2()
-        )
+        raise outside_of_training()
     for entry in sharing.space.entries:
         if id(entry.variable) in touched and not sharing.space.is_agreed(entry.variable):
             raise errors.UnsupportedModel(

@@ -42,6 +42,14 @@ def no_training_data(here: ClusterEnvironment) -> errors.UnsupportedModel:
     )
 
 
+def outside_of_training() -> errors.UnsupportedModel:
+    """What a worker among several says of a step that belongs to no training."""
+    return errors.UnsupportedModel(
+        "a custom training loop with several workers must call strategy.begin() before its "
+        "first step and strategy.synchronize() after its last" + hint_of_keras_2()
+    )
+
+
 def _is_keras_own(error: BaseException) -> bool:
     """Whether an exception was raised in Keras, not in a callback or data of the user's."""
     *_, (innermost, _) = traceback.walk_tb(error.__traceback__)

@@ -89,6 +89,7 @@ MISUSES = {
     "compiled in scope": r"UnsupportedModel: 'sequential\w*' was created outside strategy\.scope",
     "second strategy": r"StromError: worker \d has a StromStrategy already; make one a process",
     "train_on_batch": r"UnsupportedModel: .*must call strategy\.begin\(\)",
+    "train_on_batch again": r"UnsupportedModel: a custom training loop .*strategy\.begin\(\)",
     "misspelt": r"TypeError: \S*fit\(\) got an unexpected keyword argument 'epoch'",
     "no data": r"(UnsupportedModel|FitFailed): .*worker 1 of 2 has no training data",
     "outside run": r"UnsupportedModel: .*outside strategy\.run.*call strategy\.run",

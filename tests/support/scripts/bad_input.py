@@ -68,6 +68,9 @@ def misuse() -> None:
     attempt("fit in a loop", lambda: model.fit(x, y, **options))
     model.train_on_batch(x, y)
     assert strategy.synchronize() is not None
+    weights = model.get_weights()
+    attempt("train_on_batch again", lambda: model.train_on_batch(x, y))
+    np.testing.assert_equal(model.get_weights(), weights)  # It has trained nothing.
     # The space has grown by `late`, which is a model as good as any now.
     late.fit(x, y, **options)
     model.fit(x, y, **options)

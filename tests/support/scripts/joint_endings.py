@@ -100,11 +100,15 @@ class Place:
 
     def step_outside(self) -> str:
         """What a step says that was traced in a loop and is made once that is over."""
+        batch = self.x[:BATCH], self.y[:BATCH]
+        step = tf.function(
+            lambda: self.strategy.run(self.model.train_step, args=(batch,)), autograph=False
+        )
         self.strategy.begin(self.model)
-        self.model.train_on_batch(self.x[:BATCH], self.y[:BATCH])
+        step()
         self.strategy.synchronize()
         try:
-            self.model.train_on_batch(self.x[:BATCH], self.y[:BATCH])
+            step()
         except tf.errors.OpError as error:
             return str(error)
         return ""
