@@ -243,15 +243,20 @@ class Controller:
     def _with_workers(self) -> list[RegisteredTask]:
         return [task for task in self._present() if task.rank >= 0 and not task.ended]
 
-    def job_ended(self) -> None:
-        """Tells that Spark's job is over, one way or another."""
+    def job_ended(self, why: str = "") -> None:
+        """Tells that Spark's job is over, one way or another.
+
+        Args:
+            why: what ended it from outside, in words; "" = nothing did.
+        """
         with self._changed:
             self._job_ended = True
             for task in self._tasks.values():
                 if task.lost_at is not None and self._stop_reason is None:
                     self._give_up(
                         task,
-                        "and Spark does not run it again: raise spark.task.maxFailures above "
+                        why
+                        or "and Spark does not run it again: raise spark.task.maxFailures above "
                         f"max_failures={self._max_failures}",
                     )
             self._changed.notify_all()

@@ -409,7 +409,15 @@ class _Job:
         except BaseException as error:
             self._error = error
         finally:
-            self._controller.job_ended()
+            self._controller.job_ended(ended_from_outside(str(self._error or "")))
+
+
+def ended_from_outside(message: str) -> str:
+    """Who has ended the job, where Spark's message says that no task did; "" = it does not."""
+    if "SparkContext was shut down" in message:
+        return "Spark's session was stopped meanwhile: call its stop() when the training is over"
+    cancelled = re.search(r"Job \d+ cancelled", message)
+    return "Spark's job was cancelled meanwhile" if cancelled else ""
 
 
 def root_cause(message: str) -> tuple[str, str]:

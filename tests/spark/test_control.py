@@ -23,7 +23,7 @@ from keras_strom.runner.output import MAX_LINE, TAIL_LINES
 from keras_strom.spark.runner.controller import Controller
 from keras_strom.spark.runner.event import Event
 from keras_strom.spark.runner.result import RunResult
-from keras_strom.spark.runner.runner import _events_of_master, root_cause
+from keras_strom.spark.runner.runner import _events_of_master, ended_from_outside, root_cause
 from keras_strom.spark.runner.slots import Size
 from keras_strom.spark.runner.task import (
     _MAX_BATCH_CHARACTERS,
@@ -361,6 +361,28 @@ def test_where_spark_gives_a_lost_task_up_its_setting_is_named(tasks: Tasks) -> 
     failure = tasks.controller.first_failure()
     assert failure is not None
     assert "spark.task.maxFailures" in failure.traceback
+
+
+@restarting()
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("Job 0 cancelled because SparkContext was shut down", "session was stopped meanwhile"),
+        ("[SPARK_JOB_CANCELLED] Job 0 cancelled as part of cancellation of all jobs", "cancelled"),
+    ],
+)
+def test_where_spark_is_stopped_or_its_job_cancelled_that_is_the_cause(
+    tasks: Tasks, message: str, words: str
+) -> None:
+    channels = tasks.start("a", "b")
+    channels[0].close()
+    tasks.wait_for("lost")
+    tasks.controller.job_ended(ended_from_outside(message))
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert words in failure.traceback
+    assert "maxFailures" not in failure.traceback
+    assert ended_from_outside("Job aborted due to stage failure: Task 0 failed 4 times") == ""
 
 
 def elastic(**options: Any) -> pytest.MarkDecorator:
