@@ -13,6 +13,7 @@ import inspect
 import json
 import re
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,7 @@ def freeze(value: Any) -> Any:
     if isinstance(value, keras.Optimizer):
         return _KerasObject(type(value), value.get_config(), _exempted(value))
     if isinstance(value, keras.Loss | keras.Metric):
-        return _KerasObject(type(value), value.get_config())
+        return _KerasObject(type(value), _config_of(value))
     if isinstance(value, Mapping):
         return {name: freeze(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -205,7 +206,11 @@ def freeze(value: Any) -> Any:
 def thaw(value: Any) -> Any:
     """What `freeze` was given, made anew."""
     if isinstance(value, _KerasObject):
-        made = value.kind.from_config(dict(value.config))  # type: ignore[attr-defined]
+        config = dict(value.config)
+        if inspect.isfunction(config.get("fn")):
+            made = value.kind(**config)
+        else:
+            made = value.kind.from_config(config)  # type: ignore[attr-defined]
         _exempt(made, value.undecayed)
         return made
     if isinstance(value, dict):
@@ -213,6 +218,21 @@ def thaw(value: Any) -> Any:
     if isinstance(value, list):
         return [thaw(one) for one in value]
     return value
+
+
+def _config_of(value: Any) -> dict[str, Any]:
+    """The configuration of a loss or metric.
+
+    A lambda, or a function within one, in a wrapper stays as it is: Keras does not read the former
+    again, and does not find the latter by its name.
+    """
+    fn = getattr(value, "fn", None) or getattr(value, "_fn", None)
+    if not (inspect.isfunction(fn) and "<" in fn.__qualname__):
+        return dict(value.get_config())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras's, that it would not read the lambda.
+        config = dict(value.get_config())
+    return {**config, "fn": fn, **value._fn_kwargs} if "fn" in config else config
 
 
 def described(value: Any) -> str:

@@ -131,6 +131,20 @@ def compiled(optimizer: keras.Optimizer) -> keras.Model:
     return model
 
 
+def test_what_wraps_a_lambda_or_a_function_within_one_is_made_again_elsewhere() -> None:
+    def within(y: Any, predicted: Any, factor: float) -> Any:
+        return factor * keras.ops.abs(y - predicted)
+
+    wrapped = keras.metrics.MeanMetricWrapper(lambda y, p: 3 * keras.ops.abs(y - p), name="three")
+    metrics = [wrapped, keras.metrics.MeanMetricWrapper(within, name="five", factor=5.0)]
+    packed = pack(doubling(), compiling={"loss": "mse", "metrics": metrics})
+    with elsewhere():
+        found = packed.load()
+        x = np.ones((4, 2), np.float32)
+        measured = found.evaluate(x, found.predict(x, verbose=0) + 1, return_dict=True, verbose=0)
+    assert measured == pytest.approx({"loss": 1.0, "three": 3.0, "five": 5.0})
+
+
 @pytest.mark.parametrize(
     "make",
     [
