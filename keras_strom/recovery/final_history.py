@@ -5,10 +5,13 @@ which the training has ended; where one was lost, or the job starts workers agai
 (`max_failures`), that has a history too: that of the chief, or of the lowest rank that has come to
 the end. The master averages it over the workers, all others sending zeros; a flag that is averaged
 along with it gives the factor to undo the mean.
+
+Of a longer `fit` the last 250 epochs travel; those before them are NaN.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -32,6 +35,8 @@ def length(epochs: int) -> int:
 def to_numbers(history: History, epochs: int) -> npt.NDArray[np.float64]:
     """float64 [`length(epochs)`]; what there is no room for is left out, early epochs first.
 
+    How many a name has had is told in any case.
+
     Args:
         history: the values of each epoch by name, of some perhaps fewer, as of a validation in
             every second epoch; empty = nothing to say.
@@ -46,12 +51,14 @@ def to_numbers(history: History, epochs: int) -> npt.NDArray[np.float64]:
     rows = numbers[2 + _NAMES :].reshape(_COLUMNS, -1)
     for row, values in zip(rows, columns.values(), strict=False):
         kept = values[max(0, len(values) - len(row) + 1) :]
-        row[: 1 + len(kept)] = len(kept), *kept
+        row[: 1 + len(kept)] = len(values), *kept
     return numbers
 
 
 def of(mean: npt.NDArray[np.float64]) -> dict[str, list[float]]:
     """The history in the mean of all workers' `to_numbers`; empty where nobody has said any.
+
+    NaN stands for the values that were left out, so that all others stand in their epoch's place.
 
     Example:
         >>> said = to_numbers({"loss": [2.0, 1.0]}, epochs=2)
@@ -64,7 +71,9 @@ def of(mean: npt.NDArray[np.float64]) -> dict[str, list[float]]:
     numbers = mean / share
     names = text_of(numbers[2 : 2 + _NAMES]).split("\n")
     rows = numbers[2 + _NAMES :].reshape(_COLUMNS, -1)[: int(np.rint(numbers[1]))]
-    return {
-        name: row[1 : 1 + int(np.rint(row[0]))].tolist()
-        for name, row in zip(names, rows, strict=False)
-    }
+    found = {}
+    for name, row in zip(names, rows, strict=False):
+        told = int(np.rint(row[0]))
+        values = row[1 : 1 + told].tolist()
+        found[name] = [math.nan] * (told - len(values)) + values
+    return found
