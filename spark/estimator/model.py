@@ -170,7 +170,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
     def score(self, df: DataFrame, score_col: str = "score") -> DataFrame:
         """Adds each row's loss (float), times its sample weight: what the model finds hard.
 
-        The sum of all outputs' losses by their weights; without what layers add themselves.
+        The sum of all outputs' losses by their weights; without what layers add themselves, and of
+        what a layer masks (padding).
 
         Args:
             df: features, labels and, where it is set, the sample weight.

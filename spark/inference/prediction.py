@@ -244,6 +244,8 @@ def losses(
 ) -> np.ndarray[Any, Any]:
     """Each example's loss, float32 [rows]: the outputs' losses by their weights, summed.
 
+    What Keras masks in an example (padding, with `mask_zero=True`) does not count in it.
+
     Raises:
         InvalidData: there are no labels for a loss, or not one for each output.
         UnsupportedModel: a loss gives one number for all rows.
@@ -264,8 +266,9 @@ def losses(
             f"there is not one sample weight for each of the outputs {', '.join(outputs.names)}"
         )
     compared = False
-    for loss, factor, y_true, y_pred, rating in zip(
-        losses_of, weights, labels, predicted, ratings, strict=True
+    masks = _masks(model, outputs, x)
+    for loss, factor, y_true, y_pred, rating, mask in zip(
+        losses_of, weights, labels, predicted, ratings, masks, strict=True
     ):
         if loss is not None and y_true is not None:
             values = keras.ops.convert_to_numpy(_without_reduction(loss)(y_true, y_pred))
@@ -275,7 +278,7 @@ def losses(
                     "needs one for each: leave out its mean over the rows, which Keras takes itself"
                 )
             factor = 1.0 if factor is None else factor
-            total += factor * _weighed(values, rating).reshape(len(total), -1).mean(axis=1)
+            total += factor * _means(_weighed(values, rating), mask)
             compared = True
     if not compared:
         raise errors.InvalidData(
@@ -283,6 +286,40 @@ def losses(
             "transformation_fn are given"
         )
     return total
+
+
+def _masks(model: keras.Model, outputs: Outputs, x: Any) -> list[Any]:
+    """Of each output what of it counts, bool [rows, ...]; None = all. `predict` does not tell."""
+
+    def of_rows(end: int | None) -> list[Any]:
+        part = keras.tree.map_structure(lambda one: keras.ops.convert_to_tensor(one[:end]), x)
+        given = in_order_of(outputs, model(part, training=False))
+        found = (getattr(one, "_keras_mask", None) for one in given)
+        return [None if one is None else keras.ops.convert_to_numpy(one) for one in found]
+
+    unmasked = [None] * len(outputs.names)
+    if not any(map(_makes_a_mask, model._flatten_layers(include_self=False))):
+        return unmasked
+    # Seldom does a mask get as far as an output, and one row tells.
+    return unmasked if all(one is None for one in of_rows(1)) else of_rows(None)
+
+
+def _makes_a_mask(layer: Any) -> bool:
+    """Whether Keras's masks begin at a layer, or may do at one of the user's."""
+    if isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False):
+        return True
+    own = type(layer).compute_mask is not keras.layers.Layer.compute_mask
+    return own and not type(layer).__module__.startswith("keras.")
+
+
+def _means(values: np.ndarray[Any, Any], mask: Any) -> np.ndarray[Any, Any]:
+    """The mean of each row of losses [rows, ...], of those that `mask` leaves; 0 of none."""
+    flat = values.reshape(len(values), -1)
+    if mask is None:
+        return np.asarray(flat.mean(axis=1))
+    mask = mask.reshape(*mask.shape, *[1] * (values.ndim - mask.ndim))
+    kept = np.broadcast_to(mask, values.shape).reshape(flat.shape)
+    return np.asarray((flat * kept).sum(axis=1) / np.maximum(kept.sum(axis=1), 1))
 
 
 def _weighed(values: np.ndarray[Any, Any], weight: Any) -> np.ndarray[Any, Any]:

@@ -114,6 +114,18 @@ def test_scores_are_weighed_as_keras_weighs_losses(shape: tuple[int, ...]) -> No
     np.testing.assert_allclose(found.mean(), model.test_on_batch(x, y, weight), rtol=1e-5)
 
 
+def test_what_a_layer_masks_counts_in_no_score() -> None:
+    layers = [keras.layers.Embedding(5, 3, mask_zero=True), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
+    model.compile("sgd", "mse")
+    x = np.asarray([[1, 2, 0, 0], [3, 0, 0, 0], [0, 0, 0, 0], [1, 2, 3, 4]])
+    y = np.random.default_rng(5).normal(size=(4, 4, 1)).astype("float32")
+    found = losses(model, Outputs((Output("y", (4, 1)),)), x, y)
+    alone = [model.test_on_batch(x[row : row + 1], y[row : row + 1]) for row in range(4)]
+    np.testing.assert_allclose(found, np.asarray(alone), rtol=1e-5)
+    assert found[2] == 0.0
+
+
 def test_a_loss_of_all_rows_together_scores_none(spark: Any) -> None:
     df = spark.createDataFrame([([1.0, 2.0], 2.0)], ["x", "y"])
     model = regression(mean_of_all)
