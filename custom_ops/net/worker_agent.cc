@@ -306,8 +306,9 @@ Status WorkerAgent::Submit(int64_t iteration, std::vector<std::vector<uint8_t>> 
   if (!failure_.ok()) return failure_;
   if (!training_) {
     return {Code::kInvalidArgument, "worker " + std::to_string(options_.node.rank) +
-                                        ": an update outside of training; start a generation "
-                                        "first"};
+                                        ": an update outside of training; call "
+                                        "strategy.begin() before the first step and "
+                                        "strategy.synchronize() after the last"};
   }
   if (!room) {
     return {Code::kBackPressure,
