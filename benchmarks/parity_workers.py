@@ -19,6 +19,7 @@ from benchmarks.parity_tasks import Data, Sharing, Task
 from keras_strom import codec
 from keras_strom._native.replica import Replica
 from keras_strom.sharing.flat_space import FlatSpace
+from keras_strom.sharing.rate_history import RateChange
 from keras_strom.sharing.scale import UpdateScale, warmup_of
 from keras_strom.sharing.step import SharedStep, StepOptions
 from keras_strom.sharing.threshold import is_per_variable
@@ -184,7 +185,7 @@ class SharingWorker(Worker):
             before = tf.raw_ops.ReadVariableOp(resource=entry.primary.handle, dtype=tf.float32)
             entry.primary.assign(before + part)
             changes.append(VariableChange(entry, shares=True, since=before))
-        self._step.share(changes, rate_left)
+        self._step.share(changes, RateChange(left=rate_left))
 
     def _apply(self, updates: list[Floats]) -> None:
         values = self.values

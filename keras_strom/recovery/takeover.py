@@ -38,7 +38,7 @@ _logger = logging.getLogger("keras_strom")
 _SHARED = "shared/"
 
 # Of the model's optimizers, by the places of their parts.
-_RATES = "highest learning rates"
+_RATES = "learning rates"
 
 
 def take_over(participant: Participant, fit: Fit, start: Start) -> DataPosition:
@@ -162,7 +162,7 @@ def state_arrays(participant: Participant, model: Any) -> dict[str, npt.NDArray[
         for entry in left_to_the_program([model], space):
             variables[f"{_SHARED}{entry.offset}"] = entry.variable
     arrays = {name: variable.numpy() for name, variable in variables.items()}
-    rates = participant.step.highest_rates
+    rates = participant.step.rate_history
     return arrays if rates is None else {**arrays, _RATES: rates.of(optimizers_of(model))}
 
 
@@ -194,9 +194,9 @@ def install_state(participant: Participant, model: Any, donated: Donation) -> No
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)
     arrays = dict(donated.arrays)
-    highest = arrays.pop(_RATES, None)  # Checkpoints of earlier versions have none.
-    if participant.step.highest_rates is not None and highest is not None:
-        participant.step.highest_rates.take_over(optimizers_of(model), highest.tolist())
+    rates = arrays.pop(_RATES, None)  # Checkpoints of earlier versions have none.
+    if participant.step.rate_history is not None and rates is not None:
+        participant.step.rate_history.take_over(optimizers_of(model), rates)
     variables = donated_variables(model, untrained_state([model], participant.space))
     fresh = tuple(unbuilt_optimizers(model))
     without_place = {name for name in arrays if name.startswith(fresh)} - variables.keys()

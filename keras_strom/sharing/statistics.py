@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from keras_strom.sharing.rate_history import RateChange
+
 
 class StepStatistics(NamedTuple):
     """One step's figures, scalars of TensorFlow or NumPy alike; all 0 before the first step.
@@ -32,8 +34,8 @@ class StepStatistics(NamedTuple):
         shared: 1 where a message was made; 0 in a local step, whose change a later one shares.
         value: what an entry of the message stands for: the threshold, or where a message is of
             several steps the mean of what is sent; where entries differ, their mean.
-        rate_left: of the step about to be shared, for threshold algorithms alone: its learning rate
-            over the highest one so far, from 0 to 1 (`HighestRates`).
+        rate: where the learning rate of the step about to be shared stands; for threshold
+            algorithms alone.
     """
 
     stepped: Any
@@ -52,7 +54,7 @@ class StepStatistics(NamedTuple):
     limited_mass: Any
     shared: Any
     value: Any
-    rate_left: Any = 1.0
+    rate: RateChange = RateChange()
 
 
 #: What a step tells of each variable where each has a threshold of its own: the columns of the op's
@@ -60,7 +62,7 @@ class StepStatistics(NamedTuple):
 BY_VARIABLE = ("count", "elements", "max_residual", "threshold", "sum_residual", "value")
 
 #: What the ops tell, in the vector's order.
-TOLD = StepStatistics._fields[: StepStatistics._fields.index("rate_left")]
+TOLD = StepStatistics._fields[: StepStatistics._fields.index("rate")]
 
 #: Length of the vector.
 LENGTH = len(TOLD)

@@ -18,8 +18,8 @@ from keras_strom._native.library import nanoseconds
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import HandedOver, Replica
 from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
-from keras_strom.sharing.highest_rates import HighestRates
 from keras_strom.sharing.model_checks import path_of
+from keras_strom.sharing.rate_history import RateChange, RateHistory
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.scale import UpdateScale
 from keras_strom.sharing.statistics import LENGTH, TOLD, StepStatistics
@@ -87,7 +87,7 @@ class SharedStep(TrainingStep):
         self.replica = replica
         self._space = space
         self._threshold = threshold_state(options.threshold, space)
-        self._rates = HighestRates()
+        self._rates = RateHistory()
         with tf.init_scope(), tf.device("/cpu:0"):
             self._shaken_mass = tf.Variable(0.0, dtype=tf.float64, trainable=False)
             self._norms = NormHistory(options.update_clipping)
@@ -103,17 +103,17 @@ class SharedStep(TrainingStep):
     def close(self, trace: StepTrace) -> None:
         """Shares what the step has changed; see `share`."""
         with tf.device("/cpu:0"):
-            rate_left = self._rates.rate_left(trace.optimizers)
-        self.share(trace.changes(), rate_left)
+            rate = self._rates.change(trace.optimizers)
+        self.share(trace.changes(), rate)
 
-    def share(self, changes: list[VariableChange], rate_left: Any = 1.0) -> None:
+    def share(self, changes: list[VariableChange], rate: RateChange) -> None:
         """Ends a step: shares what has changed in the participants, in flat order.
 
         Of H = `local_steps` steps each H-th does; the others leave their changes in the variables.
 
         Args:
             changes: one for each participant.
-            rate_left: the learning rate over the highest one so far, a float32 scalar tensor.
+            rate: where the learning rate of the step stands.
         """
         self._momenta.update(
             {change.entry.offset: change.momentum for change in changes if change.momentum}
@@ -121,7 +121,7 @@ class SharedStep(TrainingStep):
         step = self._step
         every = self._options.local_steps
         sends = tf.constant(True) if every == 1 else (step + 1) % every == 0
-        self._share(changes, step, sends, rate_left)
+        self._share(changes, step, sends, rate)
 
     def share_rest(self, space: FlatSpace, *, waits: bool = True) -> None:
         """Shares what local steps have changed since the last message, if they have.
@@ -148,8 +148,8 @@ class SharedStep(TrainingStep):
             ]
             last_step = max(self.steps - 1, 0)
             step, sends = tf.constant(last_step, tf.int64), tf.constant(True)
-            rate_left = self._rates.rate_left([])
-            self._share(changes, step, sends, rate_left, due=False, waits=waits)
+            rate = self._rates.change([])
+            self._share(changes, step, sends, rate, due=False, waits=waits)
         self.show_shared(space)
 
     def show_shared(self, space: FlatSpace) -> None:
@@ -242,7 +242,7 @@ class SharedStep(TrainingStep):
         changes: list[VariableChange],
         step: Any,
         sends: Any,
-        rate_left: Any,
+        rate: RateChange,
         *,
         due: bool = True,
         waits: bool = True,
@@ -254,7 +254,7 @@ class SharedStep(TrainingStep):
         options = self._options
         with tf.device("/cpu:0"):
             contributions = tf.cast(self._totals[_SHARED], tf.int64)
-            last = StepStatistics(*tf.unstack(self._last))._replace(rate_left=rate_left)
+            last = StepStatistics(*tf.unstack(self._last))._replace(rate=rate)
             threshold, state = self._threshold.next(entries, last)
             shakes, factor = self._shake_up(step if due else None)
             threshold *= factor
@@ -318,7 +318,7 @@ class SharedStep(TrainingStep):
             update_copies(entries)
 
     @property
-    def highest_rates(self) -> HighestRates:
+    def rate_history(self) -> RateHistory:
         """Those that the threshold goes by."""
         return self._rates
 

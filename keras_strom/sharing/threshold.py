@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom.checks import check_number
+from keras_strom.sharing.rate_history import RateChange
 from keras_strom.sharing.statistics import StepStatistics
 
 State = tuple[Any, ...]
@@ -251,9 +252,10 @@ class AdaptiveThreshold(_FollowingDensity):
     tau halves or doubles in 20 steps with the default. Start rather high: while a start that is too
     low climbs, messages are dense, and can be most of what a training sends.
 
-    Where the learning rate falls below its highest so far, as a schedule or a callback has it, tau
-    falls with it: what noise there is in the parameters falls with the square root of the learning
-    rate (Mandt et al. 2017, section 3.1), and so should what is held back.
+    Where the learning rate rises to a new highest one, in a warm-up, a tau that was measured rises
+    as much: updates do. Where it falls, as a schedule or a callback has it, tau falls with it: what
+    noise there is in the parameters falls with the square root of the learning rate (Mandt et al.
+    2017, section 3.1), and so should what is held back.
 
     Attributes:
         initial: the first step's threshold. None = the first step sends nothing, and the second
@@ -266,7 +268,8 @@ class AdaptiveThreshold(_FollowingDensity):
         factor: between 0 and 1.
         learning_rate_power: of the learning rate over its highest so far, which tau is multiplied
             by; from 0, which has tau go by the density alone, to 1. It falls by a part a step that
-            the band's upper end leaves room for, and no further than at 1e-4 of the highest.
+            the band's upper end leaves room for, and no further than at 1e-4 of the highest. An
+            `initial` that is given does not rise.
         minimum, maximum: bounds of the threshold itself.
         per_variable: True = each variable has its own threshold, which follows its own density.
 
@@ -319,21 +322,34 @@ class AdaptiveThreshold(_FollowingDensity):
         return (threshold, min(most, _MOST_DENSITY_OF_SHORT), followed)
 
     def next(self, state: State, statistics: StepStatistics) -> tuple[Any, State]:
-        """Follows the learning rate and the density of the step before.
+        """Follows the learning rate, and the density of the step before.
 
         What a lower tau sets free is as large a part of the elements as tau falls by, where
         residuals are spread evenly below it; so it falls by what is left of the band at most.
         """
         threshold, *others, followed = state
-        is_known = threshold > 0  # One that is still to be measured will be at this learning rate.
-        left = tf.maximum(tf.cast(statistics.rate_left, tf.float32), _LEAST_RATE_LEFT)
-        move = self.learning_rate_power * tf.math.log(left) - followed
+        was_known = threshold > 0
+        wanted = self._for_the_rate(statistics.rate)
         density = tf.cast(statistics.count / tf.maximum(statistics.elements, 1.0), tf.float32)
         room = tf.maximum((others[0] if others else self._most_density) - density, 0.0)
-        move = tf.where(is_known, tf.maximum(move, -room), move)
-        lowered = tf.where(is_known, threshold * tf.exp(move), threshold)
-        threshold, state = super().next((lowered, *others), statistics)
-        return threshold, (*state, followed + move)
+        # What a bound has kept tau from, it does not come back by.
+        to_bounds = tf.math.log([self.minimum, self.maximum] / tf.abs(threshold[..., tf.newaxis]))
+        least, most = tf.unstack(to_bounds, axis=-1)
+        least, most = tf.maximum(tf.minimum(least, 0.0), -room), tf.maximum(most, 0.0)
+        move = tf.clip_by_value(wanted - followed, least, most)
+        moved = tf.where(was_known, threshold * tf.exp(move), threshold)
+        threshold, state = super().next((moved, *others), statistics)
+        # One that is measured is so at the learning rate of the step before.
+        measured = tf.where(state[0] > 0, followed, wanted)
+        return threshold, (*state, tf.where(was_known, followed + move, measured))
+
+    def _for_the_rate(self, rate: RateChange) -> Any:
+        """The logarithm of what tau is to be multiplied by for the learning rate's sake."""
+        left = tf.maximum(tf.cast(rate.left, tf.float32), _LEAST_RATE_LEFT)
+        wanted = self.learning_rate_power * tf.math.log(left)
+        if self.initial is None and self.learning_rate_power > 0:
+            wanted += tf.math.log(tf.cast(rate.risen, tf.float32))
+        return wanted
 
     @property
     def _goes_by_steps(self) -> bool:

@@ -18,7 +18,7 @@ from keras_strom import errors
 from keras_strom._native.replica import HandedOver
 from keras_strom.method import MethodNumbers, check_cycles
 from keras_strom.sharing.flat_space import Entry, FlatSpace
-from keras_strom.sharing.highest_rates import HighestRates
+from keras_strom.sharing.rate_history import RateHistory
 from keras_strom.sharing.step_trace import StepTrace
 
 if TYPE_CHECKING:
@@ -250,8 +250,8 @@ class TrainingStep(abc.ABC):
         """
 
     @property
-    def highest_rates(self) -> HighestRates | None:
-        """The highest learning rates so far, where a threshold goes by them."""
+    def rate_history(self) -> RateHistory | None:
+        """The learning rates so far, where a threshold goes by them."""
         return None
 
     @property

@@ -255,11 +255,11 @@ def test_a_joiner_has_the_donors_state_and_its_predecessors_place() -> None:
     own = donor.distribute_strategy._sharing.step.threshold_state
     assert sharing.step.threshold_state == own
     donor.optimizer.learning_rate = 0.25 * float(donor.optimizer.learning_rate)
-    rates = sharing.step.highest_rates
+    rates = sharing.step.rate_history
     assert rates is not None
-    assert float(rates.rate_left([donor.optimizer])) == 1  # It knows its own model's.
+    assert float(rates.change([donor.optimizer]).left) == 1  # It knows its own model's.
     joiner.optimizer.learning_rate = donor.optimizer.learning_rate
-    assert float(rates.rate_left([joiner.optimizer])) == pytest.approx(0.25)
+    assert float(rates.change([joiner.optimizer]).left) == pytest.approx(0.25)
     # Parameters are the master's to give.
     assert (joiner.get_weights()[0] != donor.get_weights()[0]).any()
 

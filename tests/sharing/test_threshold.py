@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_strom import errors
+from keras_strom.sharing.rate_history import RateChange
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
 from keras_strom.sharing.scale import UpdateScale
 from keras_strom.sharing.statistics import LENGTH, StepStatistics
@@ -188,7 +189,9 @@ def _followed(lefts: list[float], density: float, **options: Any) -> list[float]
     state = tuple(map(tf.constant, algorithm.initial_state()))
     thresholds = []
     for left in lefts:
-        statistics = _statistics(density * 1e6, 1e6)._replace(rate_left=tf.constant(left))
+        statistics = _statistics(density * 1e6, 1e6)._replace(
+            rate=RateChange(left=tf.constant(left))
+        )
         threshold, state = algorithm.next(state, statistics)
         thresholds.append(float(threshold))
     return thresholds
@@ -214,15 +217,42 @@ def test_a_threshold_falls_by_what_the_band_leaves_room_for() -> None:
     assert _followed([0.1] * 5, density=9.99e-3)[-1] == pytest.approx(0.01, rel=1e-3)  # No room.
 
 
+def test_a_threshold_that_its_minimum_has_held_rises_by_no_more_than_it_fell() -> None:
+    restarts = _followed(([1.0] + [0.0] * 200) * 3 + [1.0], density=1e-3, minimum=4e-3)
+    assert restarts[200::201] == pytest.approx([4e-3] * 3, rel=1e-3)
+    assert restarts[::201] == pytest.approx([0.01] * 4, rel=1e-3)
+
+
 def test_a_threshold_that_is_measured_at_a_low_learning_rate_is_none_to_be_lowered() -> None:
     algorithm = AdaptiveThreshold()
     state = tuple(map(tf.constant, algorithm.initial_state()))
-    low = {"rate_left": tf.constant(0.1)}
+    low = {"rate": RateChange(left=tf.constant(0.1))}
     _, state = algorithm.next(state, _statistics(0, 0)._replace(**low))
     update = _statistics(0, 100)._replace(sum_residual=tf.constant(0.1, tf.float64), **low)
     first, state = algorithm.next(state, update)
     later, _ = algorithm.next(state, _statistics(1, 1000)._replace(**low))
     assert float(first) == float(later) == pytest.approx(1e-2)
+
+
+@pytest.mark.parametrize(
+    ("initial", "power", "rises"), [(None, 0.5, 1), (0.01, 0.5, 0), (None, 0, 0)]
+)
+def test_a_measured_threshold_rises_with_the_learning_rate(
+    initial: float | None, power: float, rises: int
+) -> None:
+    algorithm = AdaptiveThreshold(initial=initial, max_density=1e-2, learning_rate_power=power)
+    state = tuple(map(tf.constant, algorithm.initial_state()))
+    thresholds = []
+    for step, risen in enumerate((1.0, 2.0, 3.0, 4.0, 4.0)):
+        statistics = _statistics(1e3, 1e6) if step else _statistics(0, 0)
+        statistics = statistics._replace(
+            sum_residual=statistics.count, rate=RateChange(risen=tf.constant(risen))
+        )
+        threshold, state = algorithm.next(state, statistics)
+        thresholds.append(float(threshold))
+    # The second one is measured by the first update, and the third knows of both rises since.
+    expected = [0.01 * factor**rises for factor in (1, 3, 4, 4)]
+    assert thresholds[1:] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"max_density": 1e-2}])

@@ -9,8 +9,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import op_callbacks
 
-from keras_strom.sharing.highest_rates import HighestRates
+from keras_strom.sharing.rate_history import RateHistory
 from keras_strom.sharing.threshold import AdaptiveThreshold
 from keras_strom.strategy.strategy import StromStrategy
 
@@ -21,55 +22,101 @@ _GOING_BY_THE_RATE = AdaptiveThreshold(initial=0.1, max_density=1.0, factor=1 - 
 
 
 def test_what_is_left_is_of_the_highest_so_far() -> None:
-    optimizer, rates = SGD(0.1), HighestRates()
+    optimizer, rates = SGD(0.1), RateHistory()
     left = []
     for rate in (0.1, 0.2, 0.05, 0.2, 0.4, 0.1):
         optimizer.learning_rate = rate
-        left.append(float(rates.rate_left([optimizer])))
+        left.append(float(rates.change([optimizer]).left))
     assert left == pytest.approx([1, 1, 0.25, 1, 1, 0.25])
-    assert float(rates.rate_left([])) == pytest.approx(0.25)  # Of the step before.
+    assert float(rates.change([]).left) == pytest.approx(0.25)  # Of the step before.
 
 
 def test_a_schedule_tells_its_rate_of_now() -> None:
     schedule = keras.optimizers.schedules.CosineDecay(0.1, decay_steps=100)
-    optimizer, rates = SGD(schedule), HighestRates()
-    assert float(rates.rate_left([optimizer])) == 1
-    optimizer.iterations.assign(50)
-    assert float(rates.rate_left([optimizer])) == pytest.approx(0.5, rel=1e-5)
+    optimizer, rates = SGD(schedule), RateHistory()
+    assert float(rates.change([optimizer]).left) == 1
+    optimizer.iterations.assign(51)  # Steps, the one that has just been made with them.
+    assert float(rates.change([optimizer]).left) == pytest.approx(0.5, rel=1e-5)
+
+
+def test_a_rate_rises_from_the_first_above_nothing() -> None:
+    optimizer, rates = SGD(0.0), RateHistory()
+    risen = []
+    for rate in (0.0, 0.1, 0.2, 0.1, 0.3):
+        optimizer.learning_rate = rate
+        risen.append(float(rates.change([optimizer]).risen))
+    assert risen == pytest.approx([1, 1, 2, 2, 3])
+    assert float(rates.change([optimizer, SGD(0.1)]).risen) == 1  # The least of several.
 
 
 def test_of_several_optimizers_the_one_counts_that_has_most_left() -> None:
-    generator, discriminator, rates = SGD(1e-4), SGD(4e-4), HighestRates()
+    generator, discriminator, rates = SGD(1e-4), SGD(4e-4), RateHistory()
     for both in ([generator], [discriminator], [generator, discriminator]):
-        assert float(rates.rate_left(both)) == 1
+        assert float(rates.change(both).left) == 1
     discriminator.learning_rate = 1e-4
-    assert float(rates.rate_left([generator, discriminator])) == 1
-    assert float(rates.rate_left([discriminator])) == pytest.approx(0.25)
+    assert float(rates.change([generator, discriminator]).left) == 1
+    assert float(rates.change([discriminator]).left) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("rate", [0.0, float("nan"), lambda: 0.1])
 def test_where_nothing_is_known_all_is_left(rate: float | Callable[[], float]) -> None:
-    assert float(HighestRates().rate_left([SGD(rate)])) == 1
-    assert float(HighestRates().rate_left([])) == 1
+    assert RateHistory().change([SGD(rate)]) == (1, 1)
+    assert RateHistory().change([]) == (1, 1)
+
+
+@pytest.mark.parametrize("first", [0.0, 0.3, float("inf")])
+def test_a_graph_tells_what_is_told_outside_of_it(first: float) -> None:
+    def all_told(*, traced: bool) -> list[float]:
+        optimizer, rates = SGD(0.1), RateHistory()
+
+        def step() -> Any:
+            return tuple(rates.change([optimizer]))
+
+        run, told = tf.function(step) if traced else step, []
+        for rate in (first, 0.1, 0.03, 0.7, 0.0, -0.1, float("nan"), 1e-30, 0.3):
+            optimizer.learning_rate = rate
+            told.extend(map(float, run()))
+        return [*told, *rates.of([optimizer]).ravel().tolist()]
+
+    assert all_told(traced=True) == all_told(traced=False)
+    assert len(set(all_told(traced=True))) > 3
+
+
+def test_outside_of_a_graph_a_step_reads_the_rate_and_computes_nothing() -> None:
+    optimizer, rates = SGD(0.1), RateHistory()
+    rates.change([optimizer])
+    ran: list[str] = []
+
+    def note(kind: Any, *_: Any, **__: Any) -> None:
+        ran.append(kind.decode() if isinstance(kind, bytes) else kind)
+
+    op_callbacks.add_op_callback(note)
+    try:
+        rates.change([optimizer])
+    finally:
+        op_callbacks.remove_op_callback(note)
+    assert "ReadVariableOp" in ran
+    assert set(ran) <= {"ReadVariableOp", "Identity"}
 
 
 def test_a_rate_that_falls_to_nothing_leaves_nothing() -> None:
-    optimizer, rates = SGD(0.1), HighestRates()
-    rates.rate_left([optimizer])
+    optimizer, rates = SGD(0.1), RateHistory()
+    rates.change([optimizer])
     optimizer.learning_rate = 0.0
-    assert float(rates.rate_left([optimizer])) == 0
+    assert float(rates.change([optimizer]).left) == 0
 
 
-def test_highest_rates_go_by_the_places_of_a_models_optimizers() -> None:
+def test_rate_history_go_by_the_places_of_a_models_optimizers() -> None:
     optimizer = keras.optimizers.LossScaleOptimizer(SGD(0.1))
-    rates = HighestRates()
-    rates.rate_left([optimizer])
+    rates = RateHistory()
+    rates.change([optimizer])
     both = [SGD(0.3), optimizer]
     found = rates.of(both)
-    np.testing.assert_allclose(found, [0.0, 0.1])
-    other = HighestRates()
-    other.take_over(both, [0.6, *found[1:].tolist()])
-    assert float(other.rate_left(both[:1])) == pytest.approx(0.5)
+    np.testing.assert_allclose(found, [[0.0, 0.0], [0.1, 0.1]])
+    other = RateHistory()
+    found[0] = (0.2, 0.6)
+    other.take_over(both, found)
+    assert float(other.change(both[:1]).left) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("schedule", ["variable", "object"])
