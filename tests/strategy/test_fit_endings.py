@@ -330,6 +330,45 @@ def test_who_waits_for_one_whose_script_ends_without_a_strategy_is_told_at_once(
     assert done.stdout.count("[0] worker 1 has ended without a training, and this one may") == 1
 
 
+LOOP = (
+    "model.optimizer.build(model.trainable_variables)\n"
+    "strategy = model.distribute_strategy\n"
+    "strategy.begin(model)\n"
+    "deadline = time.monotonic() + 60\n"
+    "while keras_strom.is_chief() and time.monotonic() < deadline:\n"
+    "    model.train_on_batch(np.ones((8, 2)), np.ones(8))\n"
+)
+
+
+def test_a_custom_loop_cannot_be_joined_in_its_middle_and_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(
+        "import os, time, keras, numpy as np, keras_strom\n"
+        + SMALL_MODEL
+        + LOOP
+        + "if not keras_strom.is_chief(): os._exit(3)\n"
+    )
+    done = launch(script, options=["--max-failures", "1"])
+    assert done.returncode != 0
+    assert "worker 1 was started again while the others are in, or past, this custom" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "outlives", "words"),
+    [(object(), False, "checkpoint_dir is for training"), (None, True, "on_master_loss=.wait. is")],
+)
+def test_a_custom_loop_is_refused_what_cannot_go_on_in_its_middle(
+    checkpoints: object | None, outlives: bool, words: str
+) -> None:
+    sharing = Mock(started=True, ended=None, fits=0, checkpoints=checkpoints)
+    sharing.worker.outlives = outlives
+    counters = {"bytes_sent": 0, "bytes_received": 0}
+    sharing.worker.status.return_value = {"notices": [], "counters": counters}
+    with pytest.raises(errors.UnsupportedModel, match=words):
+        generation.Generation(sharing, []).start()
+    sharing.worker.start.assert_not_called()
+
+
 def test_who_looks_for_a_file_of_the_chief_learns_where_it_is(tmp_path: Path) -> None:
     script = tmp_path / "loads.py"
     script.write_text(
