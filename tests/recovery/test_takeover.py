@@ -293,6 +293,26 @@ def trained(accumulated: int | None, batches: int, epochs: int = 1) -> keras.Mod
 
 
 @pytest.mark.parametrize(
+    ("at", "place", "steps"),
+    [(DataPosition(3, 3), DataPosition(3, 3), 111), (DataPosition(3, 6), DataPosition(4, 0), 112)],
+    ids=["in the epoch", "beyond its own batches of it"],
+)
+def test_one_without_a_predecessor_goes_on_where_the_donor_is(
+    at: DataPosition, place: DataPosition, steps: int
+) -> None:
+    donor = trained(None, 5)
+    with StromStrategy(always_encode=True).scope():
+        joiner = build()
+    gives = Connection()
+    giver = shares(donor, gives)
+    donate_if_asked(giver, Fit(1, donor, per_epoch=7), at, Projection(donor, giver.space))
+    takes = Connection(StartInfo(late=True, resume_iteration=-1), given=gives.donated)
+    sharing = shares(joiner, takes)
+    assert take_over(sharing, Fit(1, joiner, per_epoch=4), Start(1, 100)) == place
+    assert sharing.step.steps == steps
+
+
+@pytest.mark.parametrize(
     ("resumed", "per_epoch", "counts"),
     [
         (3, 10, 4),

@@ -136,6 +136,25 @@ def test_a_py_dataset_is_divided_by_its_batches() -> None:
     assert isinstance(shards[0], ShardedPyDataset)
 
 
+def test_a_share_of_a_py_dataset_has_its_threads_and_hears_where_epochs_begin_and_end() -> None:
+    heard: list[str] = []
+
+    class Hears(_Batches):
+        def on_epoch_begin(self) -> None:
+            heard.append("begins")
+
+        def on_epoch_end(self) -> None:
+            heard.append("ends")
+
+    whole = Hears()
+    whole.workers, whole.max_queue_size = 2, 3
+    share = ShardedPyDataset(whole, rank=1, size=2)
+    assert (share.workers, share.use_multiprocessing, share.max_queue_size) == (2, False, 3)
+    share.on_epoch_begin()
+    share.on_epoch_end()
+    assert heard == ["begins", "ends"]
+
+
 def test_a_generator_is_divided_by_its_batches() -> None:
     for rank, batches in enumerate([[0, 2, 4], [1, 3]]):
         arguments: dict[str, Any] = {"x": (i for i in range(5))}
