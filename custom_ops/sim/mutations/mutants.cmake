@@ -4,6 +4,15 @@
 # rule is missed soon. The product's sources stay as they are: a changed copy of one of them takes its
 # place when the mutant is linked.
 set(mutant_seeds 0-199)
+# Between them they include what the mutants do, which is read once, for the first: half of the time.
+set(mutant_headers ${CMAKE_CURRENT_SOURCE_DIR}/core/master/master_node.h
+                   ${CMAKE_CURRENT_SOURCE_DIR}/core/worker/worker_node.h)
+set(read_by "")
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  set(mutant_options -fpch-preprocess) # for ccache
+else()
+  set(mutant_options "")
+endif()
 set(mutations ${CMAKE_CURRENT_SOURCE_DIR}/sim/mutations)
 file(GLOB mutation_files CONFIGURE_DEPENDS ${mutations}/*.mutation)
 foreach(mutation ${mutation_files})
@@ -26,7 +35,13 @@ foreach(mutation ${mutation_files})
     VERBATIM)
   add_executable(mutant_${name} ${copy})
   # What nobody calls once a rule is out must not stop the build. A mutant runs for a second or two.
-  target_compile_options(mutant_${name} PRIVATE -Wno-error -O1)
+  target_compile_options(mutant_${name} PRIVATE -Wno-error -O1 ${mutant_options})
+  if(read_by)
+    target_precompile_headers(mutant_${name} REUSE_FROM ${read_by})
+  else()
+    set(read_by mutant_${name})
+    target_precompile_headers(${read_by} PRIVATE ${mutant_headers})
+  endif()
   target_link_libraries(mutant_${name} PRIVATE simulator_main)
   add_dependencies(strom_tests mutant_${name})
   add_test(NAME mutant_${name} COMMAND mutant_${name} --seeds ${mutant_seeds} ${chosen}
