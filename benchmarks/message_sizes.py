@@ -78,7 +78,7 @@ def real_messages(steps: int, batch_size: int = 64, seed: int = 1) -> Iterator[S
     import tensorflow as tf
 
     from benchmarks.parity_tasks import dense_stack, fashion_mnist
-    from keras_strom.sharing.statistics import StepStatistics
+    from keras_strom.sharing.statistics import LENGTH, StepStatistics
     from keras_strom.sharing.threshold import AdaptiveThreshold
 
     data = fashion_mnist()
@@ -87,8 +87,7 @@ def real_messages(steps: int, batch_size: int = 64, seed: int = 1) -> Iterator[S
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     algorithm = AdaptiveThreshold()
     state = tuple(tf.constant(value) for value in algorithm.initial_state())
-    none = np.zeros(len(StepStatistics._fields))
-    statistics = StepStatistics(*none)
+    statistics = StepStatistics(*np.zeros(LENGTH))
     random = np.random.default_rng(seed)
     before = _flat(model)
     residual = np.zeros_like(before)

@@ -29,7 +29,7 @@ from keras_strom._native.ops import operations  # noqa: E402
 from keras_strom._native.replica import Replica  # noqa: E402
 from keras_strom.method import EASGD, MPCA, SparkNet  # noqa: E402
 from keras_strom.relay.training_relay import TrainingMaster, TrainingWorker  # noqa: E402
-from keras_strom.sharing.statistics import StepStatistics  # noqa: E402
+from keras_strom.sharing.statistics import TOLD  # noqa: E402
 
 #: Of the variables: a kernel, a bias, a table, one that no optimizer changes; and an empty one, of
 #: which G is computed whenever it is shown, but where what is left after a training is measured.
@@ -38,7 +38,7 @@ TABLE = 2
 UNTOUCHED = 3
 SIZES = [int(np.prod(shape)) for shape in SHAPES]
 OFFSETS = [int(offset) for offset in np.cumsum([0, *SIZES])[:-1]]
-FIELDS = np.array(StepStatistics._fields)
+FIELDS = np.array(TOLD)
 TAU = 0.01
 STEPS = 6
 
