@@ -378,7 +378,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         return None if worker is None else worker.counters()
 
     def begin(self, *models: Any) -> None:
-        """Starts a custom training loop: every worker takes the chief's values and learning rates.
+        """Starts a custom training loop: every worker takes the chief's values.
 
         `fit` does this by itself. Build the models before; all workers must call it.
 
@@ -403,8 +403,6 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 "past, this custom training loop, and cannot know how far; train with fit, which a "
                 "new worker can join, or with max_failures=0"
             )
-        # A callback of the chief's may have changed them after the last epoch of a `fit`.
-        generation.share_learning_rates(follows=True)
         sharing.step.show_own(sharing.space)
         sharing.generation = generation
         if self._reports is not None:

@@ -158,10 +158,6 @@ def first_part(folder: pathlib.Path, strategy: keras_strom.StromStrategy) -> dic
     model.fit(x, y, epochs=4, callbacks=[reduce, rates], **FIT)
     result["reduced"] = rates.rates
     result["last_rate"] = float(model.optimizer.learning_rate)
-    strategy.begin(model)
-    result["rate_in_a_loop"] = float(model.optimizer.learning_rate)
-    model.train_on_batch(x[:8], y[:8])
-    strategy.synchronize()
 
     # Each worker's own schedule goes by the rate that it finds.
     halves = keras.callbacks.LearningRateScheduler(
