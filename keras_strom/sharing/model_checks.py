@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ import keras
 
 from keras_strom import errors
 from keras_strom.sharing.optimizers import parts_of
+from keras_strom.sharing.wrapping import wrap_once
 
 # Whether this thread is in an optimizer that applies another one, which exchanges nothing itself.
 _outer = threading.local()
@@ -40,12 +40,10 @@ def wrap_apply(
         penalize: likewise, of the inner one.
     """
     base = next(kind for kind in keras.optimizers.Optimizer.__mro__[::-1] if "apply" in vars(kind))
-    original = base.apply
-    if getattr(original, "_keras_strom_wrap", False):
-        return
 
-    @functools.wraps(original)
-    def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    def apply(
+        original: Callable[..., Any], optimizer: Any, grads: Any, trainable_variables: Any = None
+    ) -> Any:
         trainable_variables, values = _changed_by(optimizer, trainable_variables)
         run = check(optimizer, values)
         if run is not None:
@@ -56,9 +54,8 @@ def wrap_apply(
         grads = penalize(optimizer, grads, values)
         return original(optimizer, grads, trainable_variables)
 
-    apply._keras_strom_wrap = True  # type: ignore[attr-defined]
-    base.apply = apply
-    _wrap_outer(keras.optimizers.LossScaleOptimizer, exchange)
+    if wrap_once(base, "apply", apply):
+        _wrap_outer(keras.optimizers.LossScaleOptimizer, exchange)
 
 
 def _wrap_outer(outer: Any, exchange: Callable[[Any, list[Any], list[Any]], list[Any]]) -> None:
@@ -67,10 +64,10 @@ def _wrap_outer(outer: Any, exchange: Callable[[Any, list[Any], list[Any]], list
     It applies the optimizer within under a condition, where one worker would exchange and another
     not.
     """
-    original = outer.apply
 
-    @functools.wraps(original)
-    def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    def apply(
+        original: Callable[..., Any], optimizer: Any, grads: Any, trainable_variables: Any = None
+    ) -> Any:
         trainable_variables, values = _changed_by(optimizer, trainable_variables)
         grads = exchange(optimizer, list(grads), values)
         _outer.applies = True
@@ -79,7 +76,7 @@ def _wrap_outer(outer: Any, exchange: Callable[[Any, list[Any], list[Any]], list
         finally:
             _outer.applies = False
 
-    outer.apply = apply
+    wrap_once(outer, "apply", apply)
 
 
 def _changed_by(optimizer: Any, given: Any) -> tuple[list[Any] | None, list[Any]]:

@@ -12,7 +12,6 @@ is built as there: by its first step.
 from __future__ import annotations
 
 import contextlib
-import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import keras
 
 from keras_strom.sharing import model_checks
+from keras_strom.sharing.wrapping import definer_of, wrap_once
 
 
 @contextlib.contextmanager
@@ -54,13 +54,8 @@ def wrap_build(kind: type, is_built_by_its_first_step: Callable[[Any], bool]) ->
         is_built_by_its_first_step: whether a model needs none of that, in `fit`, `evaluate` and
             wherever else Keras does it.
     """
-    trainer = next(kind for kind in keras.Model.__mro__ if "_maybe_symbolic_build" in vars(kind))
-    original = trainer._maybe_symbolic_build
-    if getattr(original, "_keras_strom_wrap", False):
-        return
 
-    @functools.wraps(original)
-    def build(model: Any, *arguments: Any, **named: Any) -> None:
+    def build(original: Callable[..., None], model: Any, *arguments: Any, **named: Any) -> None:
         if isinstance(strategy := model.distribute_strategy, kind):  # As in `fit`.
             model_checks.adopt_optimizer(getattr(model, "optimizer", None), strategy)
         if is_built_by_its_first_step(model):
@@ -68,8 +63,8 @@ def wrap_build(kind: type, is_built_by_its_first_step: Callable[[Any], bool]) ->
         elif not _is_built(model):
             original(model, *arguments, **named)
 
-    build._keras_strom_wrap = True  # type: ignore[attr-defined]
-    trainer._maybe_symbolic_build = build
+    name = "_maybe_symbolic_build"
+    wrap_once(definer_of(keras.Model, name), name, build)
 
 
 def build_for(model: keras.Model, batch: Any) -> None:

@@ -8,19 +8,19 @@ callbacks of experiment trackers (`trackers`). A user's own callback runs everyw
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
 import keras
 
 from keras_strom.job.environment import ClusterEnvironment
+from keras_strom.sharing.wrapping import wrap_once
 from keras_strom.strategy.fit_failure import words_of
 from keras_strom.strategy.monitor import StromMonitor
 from keras_strom.strategy.trackers import ReportsOnly, is_of_chief, is_search
@@ -125,17 +125,18 @@ def _note_left_out(callback: Any) -> None:
     if not paths:
         return
     _left_to_the_chief[f"{type(callback).__name__} {paths[0]}"] = None
-    if getattr(sys.excepthook, "_keras_strom_wrap", False):
-        return
-    original = sys.excepthook
+    wrap_once(sys, "excepthook", _explained)
 
-    @functools.wraps(original)
-    def hook(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
-        explain_missing_file(error)
-        original(kind, error, frames)
 
-    hook._keras_strom_wrap = True  # type: ignore[attr-defined]
-    sys.excepthook = hook
+def _explained(
+    original: Callable[..., object],
+    kind: type[BaseException],
+    error: BaseException,
+    frames: TracebackType | None,
+) -> None:
+    """In the place of `sys.excepthook`."""
+    explain_missing_file(error)
+    original(kind, error, frames)
 
 
 class _OnlyTellsRates(keras.callbacks.Callback):  # type: ignore[misc]

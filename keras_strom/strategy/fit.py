@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 import logging
 import math
@@ -41,6 +40,7 @@ from keras_strom.sharing import model_checks
 from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.flat_space import update_copies
 from keras_strom.sharing.progress import Progress, begin_fit_at, first_epoch_of
+from keras_strom.sharing.wrapping import definer_of, is_wrapped, wrap_once
 from keras_strom.strategy.building import building_once
 from keras_strom.strategy.callbacks import may_write, off_the_chief, writers_between_batches
 from keras_strom.strategy.data_sharding import shard_fit_arguments
@@ -68,7 +68,7 @@ from keras_strom.strategy.trackers import (
     warn_of_late_autologging,
     with_figures,
 )
-from keras_strom.strategy.user_errors import cause_of, no_training_data, without_own_frames
+from keras_strom.strategy.user_errors import as_told, cause_of, no_training_data
 
 _logger = logging.getLogger("keras_strom")
 
@@ -84,25 +84,16 @@ def wrap_fit(sharing_of: Callable[[Any], Sharing | None]) -> None:
             under a sharing StromStrategy; then `fit` is Keras's own.
     """
     kinds = [kind for kind in keras.Model.__mro__ if "fit" in vars(kind)]
-    if any(getattr(kind.fit, "_keras_strom_wrap", False) for kind in kinds):
+    if any(is_wrapped(kind.fit) for kind in kinds):
         return
-    with autologging_apart():
-        _wrap_fit(sharing_of)
 
-
-def _wrap_fit(sharing_of: Callable[[Any], Sharing | None]) -> None:
-    trainer = next(kind for kind in keras.Model.__mro__ if "fit" in vars(kind))
-    original = trainer.fit
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+    def fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         sharing = sharing_of(model)
         reports = None if sharing is not None else alone()
         if sharing is None and reports is None:
             return original(model, *args, **kwargs)
         try:
-            bound = signature.bind(model, *args, **kwargs)
+            bound = inspect.signature(original).bind(model, *args, **kwargs)
         except TypeError:  # Of which Keras's own words name `fit`.
             return original(model, *args, **kwargs)
         bound.apply_defaults()
@@ -112,8 +103,8 @@ def _wrap_fit(sharing_of: Callable[[Any], Sharing | None]) -> None:
         with doing(sharing.environment, "joining"):
             return _fit(original, bound, sharing)
 
-    fit._keras_strom_wrap = True  # type: ignore[attr-defined]
-    trainer.fit = fit
+    with autologging_apart():
+        wrap_once(definer_of(keras.Model, "fit"), "fit", fit)
 
 
 def _fit_alone(
@@ -161,11 +152,8 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         training.abandon(cause)
         if pruned := pruned_elsewhere(cause):
             raise pruned from cause
-        if isinstance(cause, errors.StromError) and keras.config.is_traceback_filtering_enabled():
-            # Its words say what to do; our frames and what Keras made of it would only hide them.
-            raise cause.with_traceback(without_own_frames(error.__traceback__)) from None
-        if cause is not error:
-            raise cause from error
+        if told := as_told(cause, error):
+            raise told from told.__cause__
         raise
     finally:
         training.watch.end()

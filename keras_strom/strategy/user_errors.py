@@ -7,6 +7,7 @@ import sys
 import traceback
 from types import TracebackType
 
+import keras
 import tensorflow as tf
 
 from keras_strom import errors
@@ -77,11 +78,28 @@ def hint_of_keras_2() -> str:
     )
 
 
-def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
+def as_told(cause: BaseException, error: BaseException) -> BaseException | None:
+    """What to raise in place of `error`, which is being handled; None = that as it is.
+
+    Args:
+        cause: what it means, or the same.
+        error: as it was raised.
+    """
+    if isinstance(cause, errors.StromError) and keras.config.is_traceback_filtering_enabled():
+        # Its words say what to do; our frames and what Keras made of it would only hide them.
+        cause.__cause__ = None
+        return cause.with_traceback(_without_own_frames(error.__traceback__))
+    if cause is error:
+        return None
+    cause.__cause__ = error
+    return cause
+
+
+def _without_own_frames(frames: TracebackType | None) -> TracebackType | None:
     """The frames of a traceback that are not of keras_strom, as Keras leaves out its own."""
     if frames is None:
         return None
-    inner = without_own_frames(frames.tb_next)
+    inner = _without_own_frames(frames.tb_next)
     if frames.tb_frame.f_globals.get("__name__", "").startswith("keras_strom."):
         return inner
     return TracebackType(inner, frames.tb_frame, frames.tb_lasti, frames.tb_lineno)
