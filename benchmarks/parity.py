@@ -161,9 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         for setting in settings(options.full)
         if options.only in (None, setting.task.name) and options.workers in (None, setting.workers)
+        if not (options.cosine and setting.falls)  # Where all fall it is there without its own.
     ]
-    # One that falls by itself stands there twice then, maybe with fewer seeds.
-    chosen = list({setting.name: setting for setting in reversed(chosen)}.values())[::-1]
     if not chosen:
         parser.error(f"nothing is trained by {options.workers} workers; see `settings`")
     kept = KeptOutcomes(result.path.with_suffix(".jsonl"), resume=options.resume)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -56,11 +55,8 @@ class RateHistory:
         self._latest = weakref.WeakSet(parts) if parts else self._latest
         if not self._latest:
             return RateChange()
-        # Outside of a graph each small operation costs as much as a large one.
-        is_eager = tf.executing_eagerly()
-        changes = [(self._change_now if is_eager else self._change)(p) for p in self._latest]
-        risen, left = zip(*changes, strict=True)
-        if is_eager:
+        risen, left = zip(*map(self._change, self._latest), strict=True)
+        if tf.executing_eagerly():
             return RateChange(min(risen), max(left))
         return RateChange(tf.reduce_min(tf.stack(risen)), tf.reduce_max(tf.stack(left)))
 
@@ -84,32 +80,17 @@ class RateHistory:
         if rate is None:
             return RateChange()
         place = self._place(part)
-        first, highest = tf.unstack(self._first_and_highest.read_value()[place])
-        known = tf.where(tf.math.is_finite(rate), tf.maximum(rate, 0.0), 0.0)
-        first, highest = tf.where(first > 0, first, known), tf.maximum(highest, known)
-        self._first_and_highest.scatter_nd_update([[place]], [tf.stack([first, highest])])
-        left = tf.math.divide_no_nan(rate, highest)
-        return RateChange(
-            tf.where(first > 0, tf.math.divide_no_nan(highest, first), 1.0),
-            tf.where((left >= 0) & (highest > 0), left, 1.0),
-        )
-
-    def _change_now(self, part: Any) -> RateChange:
-        """`_change` in NumPy's numbers."""
-        rate = _rate_of(part)
-        if rate is None:
-            return RateChange()
-        rate = np.float32(rate.numpy())
-        place = self._place(part)
-        first, highest = before = self._first_and_highest.numpy()[place]
-        known = rate if math.isfinite(rate) and rate > 0 else np.float32(0)
-        now = (first if first > 0 else known, max(highest, known))
-        if now != tuple(before):
+        if not tf.executing_eagerly():
+            first, highest = tf.unstack(self._first_and_highest.read_value()[place])
+            now, change = _after(tf, first, highest, rate)
+            self._first_and_highest.scatter_nd_update([[place]], [tf.stack(now)])
+            return change
+        # Outside of a graph each small operation costs as much as a large one.
+        first, highest = self._first_and_highest.numpy()[place]
+        now, change = _after(np, first, highest, np.float32(rate.numpy()))
+        if now != (first, highest):
             self._first_and_highest.scatter_nd_update([[place]], [now])
-        first, highest = now
-        if highest == 0:
-            return RateChange()
-        return RateChange(float(highest / first), float(rate / highest) if rate >= 0 else 1.0)
+        return change
 
     def _place(self, part: Any) -> int:
         if part not in self._places:
@@ -118,6 +99,24 @@ class RateHistory:
                 self._places[part] = len(rows)
                 self._first_and_highest.assign(np.pad(rows, ((0, 1), (0, 0))))
         return self._places[part]
+
+
+def _after(of: Any, first: Any, highest: Any, rate: Any) -> tuple[tuple[Any, Any], RateChange]:
+    """The first rate above 0 and the highest once `rate` has come, and where that stands.
+
+    Args:
+        of: what computes, numpy or tensorflow.
+        first: before; 0 = none.
+        highest: likewise.
+        rate: any number.
+    """
+    known = of.where((rate > 0) & (rate < np.inf), rate, np.float32(0))
+    first, highest = of.where(first > 0, first, known), of.maximum(highest, known)
+    is_any = highest > 0
+    divisors = [of.where(is_any, one, np.float32(1)) for one in (first, highest)]
+    risen = of.where(is_any, highest / divisors[0], np.float32(1))
+    left = of.where(is_any & (rate >= 0) & (rate < np.inf), rate / divisors[1], np.float32(1))
+    return (first, highest), RateChange(risen, left)
 
 
 def _rate_of(part: Any) -> Any | None:

@@ -209,7 +209,7 @@ class _FollowingDensity:
         """
         threshold, *others = state
         is_known = threshold > 0
-        density = statistics.count / tf.maximum(statistics.elements, 1.0)
+        density = _part(statistics.count, statistics)
         moved = self._moved(threshold, density, *others)
         if self.per_variable:
             # A small variable is above the band with a single entry, and no entry tells little
@@ -221,7 +221,7 @@ class _FollowingDensity:
             moved = tf.where(moved < threshold, slowed, moved)
         moved = tf.where(statistics.elements > 0, moved, threshold)
         if self.initial is None:
-            update = statistics.sum_residual / tf.maximum(statistics.elements, 1.0)
+            update = _part(statistics.sum_residual, statistics)
             first = -threshold * tf.cast(update, tf.float32)
             moved = tf.where(is_known, moved, first)
             # A first step that is still to come has told nothing, and neither has one of zeros.
@@ -330,7 +330,7 @@ class AdaptiveThreshold(_FollowingDensity):
         threshold, *others, followed = state
         was_known = threshold > 0
         wanted = self._for_the_rate(statistics.rate)
-        density = tf.cast(statistics.count / tf.maximum(statistics.elements, 1.0), tf.float32)
+        density = tf.cast(_part(statistics.count, statistics), tf.float32)
         room = tf.maximum((others[0] if others else self._most_density) - density, 0.0)
         # What a bound has kept tau from, it does not come back by.
         to_bounds = tf.math.log([self.minimum, self.maximum] / tf.abs(threshold[..., tf.newaxis]))
@@ -406,6 +406,11 @@ class TargetDensityThreshold(_FollowingDensity):
     def _moved(self, threshold: Any, density: Any, *others: Any) -> Any:
         answer = tf.cast((density / self.density) ** self.gain, tf.float32)
         return threshold * tf.clip_by_value(answer, 0.5**0.1, 2**0.1)
+
+
+def _part(figure: Any, statistics: StepStatistics) -> Any:
+    """A figure of a step for each of its elements; 0 before the first step."""
+    return figure / tf.maximum(statistics.elements, 1.0)
 
 
 def _require_positive(name: str, value: float) -> None:
