@@ -407,30 +407,33 @@ def test_the_file_of_a_job_that_was_killed_is_removed(
     assert not dead.exists()
 
 
-def test_a_job_of_this_machine_comes_before_what_another_one_has_left(
-    page: Dashboard, folder: Path
-) -> None:
-    """They share a home, and a job that was killed there leaves its file."""
+@contextlib.contextmanager
+def _left_by_another_machine(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """The files of this machine's job and of one of a machine with the same home."""
     jobs = folder / "keras-strom" / "jobs"
     (alive,) = jobs.iterdir()
     left = jobs / "left.json"
     left.write_text(json.dumps({**json.loads(alive.read_text()), "host": "b", "url": "http://b/"}))
     try:
-        assert reading.find_page(None) == page.url
-        assert reading.find_page(str(os.getpid())) == page.url
+        yield alive, left
     finally:
         left.unlink()
+
+
+def test_a_job_of_this_machine_comes_before_what_another_one_has_left(
+    page: Dashboard, folder: Path
+) -> None:
+    """They share a home, and a job that was killed there leaves its file."""
+    with _left_by_another_machine(folder):
+        assert reading.find_page(None) == page.url
+        assert reading.find_page(str(os.getpid())) == page.url
 
 
 def test_what_a_job_killed_on_another_machine_has_left_is_no_running_job(
     page: Dashboard, folder: Path
 ) -> None:
     """A job touches its file while it runs."""
-    jobs = folder / "keras-strom" / "jobs"
-    (alive,) = jobs.iterdir()
-    left = jobs / "left.json"
-    left.write_text(json.dumps({**json.loads(alive.read_text()), "host": "b", "url": "http://b/"}))
-    try:
+    with _left_by_another_machine(folder) as (alive, left):
         assert [job.host for job in running_jobs.running_jobs()] == [socket.gethostname(), "b"]
         hour_ago = time.time() - 3600
         os.utime(left, (hour_ago, hour_ago))
@@ -438,8 +441,6 @@ def test_what_a_job_killed_on_another_machine_has_left_is_no_running_job(
         os.utime(alive, (hour_ago, hour_ago))
         page._say_that_it_runs()
         assert alive.stat().st_mtime > hour_ago + 3000
-    finally:
-        left.unlink()
 
 
 def test_where_no_job_runs_the_terminal_says_how_to_start_one(
