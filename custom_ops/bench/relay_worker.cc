@@ -194,8 +194,9 @@ class RelayWorker {
         if (first != counter + 1) ++out_of_order_;
         counter = last;
       });
-      ForEachIteration(update, static_cast<int64_t>(header.iteration),
-                       [&](int64_t, int64_t made_ns) { ages_.Add(made_ns, now_ns); });
+      ForEachIteration(update, header.iteration, [&](int64_t, uint64_t made_ns) {
+        ages_.Add(static_cast<int64_t>(made_ns), now_ns);
+      });
       bytes_received_ += static_cast<int64_t>(update.update->size());
       Apply(update.message());
     }

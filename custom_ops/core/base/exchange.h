@@ -58,25 +58,26 @@ void ForEachApplied(const ReceivedUpdate& update, Visit visit) {
 // No training gets so far (core/codec/message.h): a header that says so is wrong, and counts as if
 // it said this.
 inline constexpr uint64_t kIterationsEnd = uint64_t{1} << 35;
+inline double CountedIteration(uint64_t said) {
+  return static_cast<double>(std::min(said, kIterationsEnd));
+}
 
 // Calls visit(updates, iteration) for the updates of workers among these, several at once where
-// only the last one's iteration is known. `iteration` is what the header of `update` says.
+// only the last one's iteration is known: what was said of it, which may be any number. `iteration`
+// is what the header of `update` says.
 template <typename Visit>
 void ForEachIteration(const ReceivedUpdate& update, uint64_t iteration, Visit visit) {
-  const auto bounded = [](uint64_t said) {
-    return static_cast<int64_t>(std::min(said, kIterationsEnd));
-  };
-  if (!IsOfMaster(update.id.origin)) return visit(int64_t{1}, bounded(iteration));
+  if (!IsOfMaster(update.id.origin)) return visit(int64_t{1}, iteration);
   if (update.contents == nullptr) return;
   for (const UpdateRange& range : *update.contents) {
-    visit(static_cast<int64_t>(range.to - range.from), bounded(range.iteration));
+    visit(static_cast<int64_t>(range.to - range.from), range.iteration);
   }
 }
 
 // How many updates of workers a replica has applied once it has applied `update`.
 inline int64_t UpdatesIn(const ReceivedUpdate& update) {
   int64_t updates = 0;
-  ForEachIteration(update, 0, [&](int64_t more, int64_t) { updates += more; });
+  ForEachIteration(update, 0, [&](int64_t more, uint64_t) { updates += more; });
   return updates;
 }
 

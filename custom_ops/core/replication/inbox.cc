@@ -42,8 +42,8 @@ bool Inbox::FoldOldest() {
     folded_.first.try_emplace(origin, first);
     folded_.last[origin] = last;
   });
-  ForEachIteration(oldest, header.iteration, [this](int64_t updates, int64_t iteration) {
-    folded_.iterations += static_cast<double>(updates) * static_cast<double>(iteration);
+  ForEachIteration(oldest, header.iteration, [this](int64_t updates, uint64_t iteration) {
+    folded_.iterations += static_cast<double>(updates) * CountedIteration(iteration);
     folded_.updates += updates;
   });
   bytes_ -= static_cast<int64_t>(oldest.update->size());

@@ -647,9 +647,10 @@ void CompressionState::State::NoteAdded(const ReceivedUpdate& update, int64_t st
   ForEachApplied(update, [this](uint64_t origin, uint64_t first, uint64_t last) {
     Note(origin, first, last);
   });
-  ForEachIteration(update, static_cast<uint64_t>(stepped), [&](int64_t updates, int64_t theirs) {
+  ForEachIteration(update, static_cast<uint64_t>(stepped), [&](int64_t updates, uint64_t theirs) {
     result->received += updates;
-    AddStaleness(static_cast<double>(updates) * static_cast<double>(iteration - theirs), result);
+    const double behind = static_cast<double>(iteration) - CountedIteration(theirs);
+    AddStaleness(static_cast<double>(updates) * behind, result);
   });
 }
 
