@@ -22,6 +22,8 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512vpopcntdq");
 }
 
+bool GainsByFetchingAhead() { return __builtin_cpu_is("intel"); }
+
 #else
 
 #if defined(STROM_NEON)
@@ -35,6 +37,7 @@ bool HasCrc() { return false; }
 
 bool HasAvx2() { return false; }
 bool HasAvx512() { return false; }
+bool GainsByFetchingAhead() { return false; }
 
 #endif
 

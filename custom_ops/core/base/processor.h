@@ -29,6 +29,9 @@ bool HasCrc();
 bool HasAvx2();
 bool HasAvx512();
 
+// Whether core/base/fetch_ahead.h is of use.
+bool GainsByFetchingAhead();
+
 }  // namespace strom
 
 #endif  // KERAS_STROM_CORE_BASE_PROCESSOR_H_

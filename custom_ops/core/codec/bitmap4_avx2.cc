@@ -1,5 +1,6 @@
 // Reading bitmaps of four states with AVX2, eight elements at a time. (64 at a time with AVX-512
 // took as long: both wait for the memory of the parameters.)
+#include "core/base/fetch_ahead.h"
 #include "core/codec/bitmap4_readers.h"
 
 #if defined(STROM_X86)
@@ -46,6 +47,7 @@ STROM_TARGET_AVX2 void Add(const uint8_t* payload, int64_t first, int64_t last,
     signed_halves[i] = HalfIsNegative(i, adds.iteration) ? -adds.value / 2 : adds.value / 2;
   }
   const __m256 half = _mm256_loadu_ps(signed_halves);
+  const FetchAhead ahead(last);
   int64_t i = whole;
   for (; i + 8 <= last; i += 8) {
     const __m256i pair = _mm256_set1_epi32(LoadLittleEndian<uint16_t>(payload + (i >> 2)));
@@ -54,6 +56,7 @@ STROM_TARGET_AVX2 void Add(const uint8_t* payload, int64_t first, int64_t last,
     const __m256 sum = _mm256_blendv_ps(_mm256_blendv_ps(nothing, plus_value, plus),
                                         _mm256_blendv_ps(minus_value, half, plus), minus);
     float* const place = values + (i - first);
+    if (ahead.At(i)) FetchAhead::Lines<8>(place);
     _mm256_storeu_ps(place, _mm256_add_ps(_mm256_loadu_ps(place), sum));
   }
   AddBitmap4Scalar(payload, i, last, adds, values + (i - first));

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/base/fetch_ahead.h"
 #include "core/codec/bitmap4.h"
 #include "core/codec/message.h"
 #include "core/codec/message_payload.h"
@@ -42,8 +43,7 @@ size_t Below(Codes codes, size_t start, int64_t index) {
 // Brings elements into the cache at the speed of a plain pass: the processor sees it coming, which
 // it cannot when entries here and there are the first to touch a line.
 void ReadInOrder(const float* values, int64_t size) {
-  constexpr int64_t kCacheLine = 64 / sizeof(float);
-  for (int64_t i = 0; i < size; i += kCacheLine) {
+  for (int64_t i = 0; i < size; i += kLineFloats) {
     static_cast<void>(*static_cast<const volatile float*>(values + i));
   }
 }
@@ -253,12 +253,16 @@ class RegionAdder {
       left += static_cast<int64_t>(decoded_[i].size);
     }
     const int64_t end = begin + (int64_t{1} << log2_region_);
+    const bool ahead = GainsByFetchingAhead();
     ForEachPart(&ranges_, begin, end, [&](int64_t first, int64_t last, float* values) {
       for (Decoded& message : decoded_) message.done = Below(message.view(), message.done, first);
       for (int64_t block = first; block < last; block += kBlock) {
         const int64_t block_end = std::min(last, block + kBlock);
-        ReadInOrder(values + (block - first), block_end - block);
+        // Either before messages are added to a block, or while they are added to the one before.
+        if (!ahead || block == first) ReadInOrder(values + (block - first), block_end - block);
+        const int64_t next = ahead ? std::min(kBlock, last - block_end) : 0;
         for (size_t i = 0; i < messages_.size(); ++i) {
+          FetchPart(values + (block_end - first), next, i, messages_.size());
           Decoded& message = decoded_[i];
           const size_t start = message.done;
           message.done = Below(message.view(), start, block_end);

@@ -16,6 +16,7 @@
 #include <bit>
 #include <cstring>
 
+#include "core/base/fetch_ahead.h"
 #include "core/codec/rice_processors.h"
 #include "core/codec/rice_search.h"
 
@@ -319,6 +320,7 @@ STROM_TARGET_AVX512 void AddBitmap(Bytes payload, int64_t count, float value, in
   const int64_t bits = 8 * (static_cast<int64_t>(payload.size()) - field_bytes);
   const __m512 plus = _mm512_set1_ps(value);
   const __m512 minus = _mm512_set1_ps(-value);
+  const FetchAhead ahead(elements);
   int64_t sign = 0;
   for (int64_t start = 0; start < bits; start += 64) {
     auto ones = LoadLittleEndian<uint64_t>(unary + (start >> 3));
@@ -336,6 +338,7 @@ STROM_TARGET_AVX512 void AddBitmap(Bytes payload, int64_t count, float value, in
       return _mm512_mask_add_ps(old, static_cast<__mmask16>(ones >> i), old, change);
     };
     float* const place = values + start;
+    if (ahead.At(start)) FetchAhead::Lines<64>(place);
     if (elements - start >= 64) {
       for (int64_t i = 0; i < 64; i += kLanes) {
         _mm512_storeu_ps(place + i, changed(i, _mm512_loadu_ps(place + i)));

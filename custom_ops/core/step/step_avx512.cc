@@ -3,8 +3,7 @@
 //
 // Entries are compressed in a register and stored whole. The room for codes suffices: no more
 // entries than elements came before, so the vector ends inside the run's size. (A compress to
-// memory is microcoded on Zen 4 and five times slower; software prefetches cost more than they
-// give.)
+// memory is microcoded on Zen 4 and five times slower.)
 #include "core/base/processor.h"
 
 #if defined(STROM_X86)

@@ -20,6 +20,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "core/base/fetch_ahead.h"
 #include "core/step/step_kernels.h"
 
 #define STROM_INLINE STROM_VECTORS_TARGET inline __attribute__((always_inline))
@@ -71,10 +72,16 @@ struct FiniteBlocksOf {
     Bits largest = V::NoBits();
     Doubles sum = V::SetDoubles(0);
     Density<Output> dense;
+    const FetchAhead ahead(run.size);
     int64_t i = 0;
     for (; i + kBlock <= run.size; i += kBlock) {
       Block block;
       float* const residual = run.residual + i;
+      if (ahead.At(i)) {
+        FetchAhead::Lines<kBlock>(residual);
+        FetchUpdate(run, i);
+        FetchOutput(output);
+      }
       for (int j = 0; j < kVectors; ++j) {
         const Floats update = LoadUpdate(run, i + j * kLanes, &block.value[j]);
         const Floats step = scale * update;
@@ -145,6 +152,24 @@ struct FiniteBlocksOf {
   STROM_INLINE static Floats LoadUpdate(const EncodeRun& run, int64_t i, Floats*) {
     return V::Load(run.update + i);
   }
+
+  STROM_INLINE static void FetchUpdate(const StepRun& run, int64_t i) {
+    FetchAhead::Lines<kBlock>(run.before + i);
+    FetchAhead::Lines<kBlock>(run.after + i);
+  }
+  STROM_INLINE static void FetchUpdate(const FullRun& run, int64_t i) {
+    FetchAhead::Lines<kBlock>(run.before + i);
+    FetchAhead::Lines<kBlock>(run.value + i);
+  }
+  STROM_INLINE static void FetchUpdate(const EncodeRun& run, int64_t i) {
+    FetchAhead::Lines<kBlock>(run.update + i);
+  }
+  // Of codes as many as some blocks of a dense update have; a bitmap is short.
+  STROM_INLINE static void FetchOutput(const CodeOutput& output) {
+    __builtin_prefetch(output.codes + output.count + 128, 1);
+  }
+  template <typename Bitmaps>
+  STROM_INLINE static void FetchOutput(const Bitmaps&) {}
 
   STROM_INLINE static Magnitudes MagnitudesOf(const Block& block) {
     Magnitudes magnitudes;
