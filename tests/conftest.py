@@ -75,14 +75,17 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests run in one process, and so do all files that share Spark's embedded cluster.
 
-    Starting the cluster takes long. (Groups by mark, `--dist loadgroup`, are not heeded under
-    pytest 9.2 with pytest-xdist 3.8.)
+    Starting the cluster takes long. Each test on a GPU starts a TensorFlow of its own instead, so
+    that any process may take the next one. (Groups by mark, `--dist loadgroup`, are not heeded
+    under pytest 9.2 with pytest-xdist 3.8.)
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class OneCluster(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
+            if path.startswith("tests/gpu/"):
+                return nodeid
             return "spark" if _shares_spark(path) else path
 
     return OneCluster(config, log) if config.getvalue("dist") == "loadscope" else None

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.jobs
+
 SCRIPTS = Path(__file__).resolve().parents[1] / "support" / "scripts"
 
 
@@ -55,7 +57,6 @@ def test_a_training_that_has_ended_leaves_nothing_in_the_devices_memory() -> Non
 
 
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.jobs  # TensorFlow waits for memory to come before it gives up.
 def test_without_the_memory_for_it_a_step_goes_by_the_host_and_says_so_once() -> None:
     words = run("kernels", "short", script="device_memory.py")
     assert words.count("copies what the optimizer wrote to the host") == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("emulated")
+pytestmark = [pytest.mark.usefixtures("emulated"), pytest.mark.jobs]
 
 SCRIPT = Path(__file__).resolve().parents[1] / "support" / "scripts" / "emulated_gpu.py"
 

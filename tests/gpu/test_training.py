@@ -17,6 +17,8 @@ from keras_strom.strategy import devices
 from keras_strom.strategy.user_errors import cause_of
 from tests.support import gpu
 
+pytestmark = pytest.mark.jobs
+
 SCRIPTS = Path(gpu.__file__).with_name("scripts")
 
 
@@ -44,7 +46,6 @@ def test_steps_that_xla_compiles_stay_on_a_card() -> None:
     run("gpu_alone.py", "kernels", "compiled")
 
 
-@pytest.mark.jobs
 def test_a_gpu_trains_to_the_bits_of_the_cpu_with_every_option() -> None:
     run("gpu_alone.py", "encoded", "each_variable", "mixed", "two_devices")
 
