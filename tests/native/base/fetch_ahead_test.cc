@@ -20,13 +20,5 @@ TEST(FetchAhead, AsksForNothingOfAShortPass) {
   }
 }
 
-TEST(FetchAhead, OnlyProcessorsThatWereMeasuredGain) {
-#if defined(STROM_X86)
-  EXPECT_EQ(GainsByFetchingAhead(), __builtin_cpu_is("intel") != 0);
-#else
-  EXPECT_FALSE(GainsByFetchingAhead());
-#endif
-}
-
 }  // namespace
 }  // namespace strom
