@@ -409,11 +409,13 @@ def test_the_file_of_a_job_that_was_killed_is_removed(
 
 @contextlib.contextmanager
 def _left_by_another_machine(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """The files of this machine's job and of one of a machine with the same home."""
+    """The files of this machine's job and of a later one of a machine with the same home."""
     jobs = folder / "keras-strom" / "jobs"
     (alive,) = jobs.iterdir()
     left = jobs / "left.json"
-    left.write_text(json.dumps({**json.loads(alive.read_text()), "host": "b", "url": "http://b/"}))
+    job = json.loads(alive.read_text())
+    later = {"host": "b", "url": "http://b/", "started": job["started"] + 1}
+    left.write_text(json.dumps({**job, **later}))
     try:
         yield alive, left
     finally:
