@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
+import rich.progress
 from matplotlib.axes import Axes
 
 from benchmarks import executor_loss, pictures, report
@@ -85,18 +86,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if not chosen.spark:
         add_goodput(result, chosen.workers, 60 if chosen.quick else chosen.seconds, chosen.every)
+        result.write()
     if chosen.quick:
         others.add_row(result)
         result.finish()
         return
     with _spark(chosen.workers) if chosen.spark else contextlib.nullcontext() as spark:
         chaos = Chaos(chosen.workers, chosen.seconds, chosen.every, spark=spark)
-        pairs = [
-            (chaos.run(seed, kills=True), chaos.run(seed, kills=False))
-            for seed in range(chosen.pairs)
-        ]
+        pairs = []
+        for seed in rich.progress.track(range(chosen.pairs), "Pairs of jobs"):
+            pairs.append((chaos.run(seed, kills=True), chaos.run(seed, kills=False)))
+            add_pair(result, *pairs[-1])
+            result.write()
+        add_targets(result, pairs)
         large = Chaos(2, _LARGE_SECONDS, chosen.every, LARGE, spark=spark)
-        add_rows(result, pairs)
         add_rejoins(result, large.run(0, kills=True))
     draw(pairs, name, chosen.output)
     if not chosen.spark:
@@ -305,24 +308,27 @@ class _Master(Thread):
         self.unreachable = max(self.unreachable, len(lasting))
 
 
-def add_rows(result: report.Report, pairs: Sequence[tuple[Ended, Ended]]) -> None:
-    """One row a pair, and the targets."""
-    for killed, calm in pairs:
-        result.row(
-            f"seed {killed.seed}",
-            group="Jobs with kills, and without",
-            kills=len(killed.kills),
-            seconds=killed.seconds,
-            calm_seconds=calm.seconds,
-            updates=killed.updates,
-            lost=killed.lost,
-            twice=killed.twice,
-            accuracy=killed.accuracy,
-            calm_accuracy=calm.accuracy,
-            back_after_s=_median([kill.back_after for kill in killed.kills]),
-            joined_in_s=_median([kill.joined_in for kill in killed.kills]),
-            failure=killed.failure or calm.failure,
-        )
+def add_pair(result: report.Report, killed: Ended, calm: Ended) -> None:
+    """Their row."""
+    result.row(
+        f"seed {killed.seed}",
+        group="Jobs with kills, and without",
+        kills=len(killed.kills),
+        seconds=killed.seconds,
+        calm_seconds=calm.seconds,
+        updates=killed.updates,
+        lost=killed.lost,
+        twice=killed.twice,
+        accuracy=killed.accuracy,
+        calm_accuracy=calm.accuracy,
+        back_after_s=_median([kill.back_after for kill in killed.kills]),
+        joined_in_s=_median([kill.joined_in for kill in killed.kills]),
+        failure=killed.failure or calm.failure,
+    )
+
+
+def add_targets(result: report.Report, pairs: Sequence[tuple[Ended, Ended]]) -> None:
+    """What the jobs of all pairs show together."""
     jobs = [killed for killed, _ in pairs]
     disturbed = [job for job in jobs if job.kills]
     if disturbed:

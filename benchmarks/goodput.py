@@ -21,6 +21,8 @@ import statistics
 import tempfile
 from collections.abc import Iterable
 
+import rich.progress
+
 from benchmarks import report
 from benchmarks.hits import Kill, Killer
 from keras_strom import errors
@@ -164,12 +166,12 @@ def add_goodput(result: report.Report, workers: int, seconds: float, every: floa
         seconds: that each trains for, about.
         every: seconds between two strokes.
     """
-    calm = run(workers, seconds, every, None)
+    ways = {"in peace": None, "with kills": signal.SIGKILL, "with drains": signal.SIGTERM}
     jobs = {
-        "in peace": calm,
-        "with kills": run(workers, seconds, every, signal.SIGKILL),
-        "with drains": run(workers, seconds, every, signal.SIGTERM),
+        name: run(workers, seconds, every, number)
+        for name, number in rich.progress.track(ways.items(), "Goodput")
     }
+    calm = jobs["in peace"]
     for name, job in jobs.items():
         back = [hit.back_after for hit in job.hits if hit.back_after is not None]
         result.row(
