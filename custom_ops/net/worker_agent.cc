@@ -50,6 +50,10 @@ Status WorkerAgent::Join(WorkerAgentOptions options, int64_t timeout_ns,
   options.node.public_key = DerivePublicKey(options.endpoint.private_key);
   options.node.port = socket->port();
   options.node.host = HostOfThisProcess();
+  // A master that has died is named as that, and not as a slow one: it may be silent for one
+  // failure timeout, and come back within another.
+  options.submit_timeout_ns =
+      std::max(options.submit_timeout_ns, 3 * options.endpoint.failure_timeout_ns);
   std::shared_ptr<WorkerAgent> agent(
       new WorkerAgent(options, std::move(socket)),
       [](WorkerAgent* last) { Delete(last, last->loop_.OnItsThread()); });

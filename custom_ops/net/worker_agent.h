@@ -32,7 +32,7 @@ struct WorkerAgentOptions {
   bool same_host = true;     // permits shared memory with nodes of this machine
   // Half of the outgoing queue's cap: a producer waits while more than this is unacknowledged.
   int64_t outgoing_bytes = int64_t{16} << 20;
-  // How long it waits before it gives up.
+  // How long it waits before it gives up; at least three failure timeouts.
   int64_t submit_timeout_ns = 60'000'000'000;
   // Received updates that nobody has taken. In asynchronous mode what is over half of it is added
   // up (core/replication/inbox.h); elsewhere, or where that does not help, the worker fails beyond

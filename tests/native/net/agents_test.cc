@@ -286,37 +286,59 @@ int SendUnlessDumb(int descriptor, mmsghdr* messages, unsigned count, int flags)
   return is_dumb ? static_cast<int>(count) : sendmmsg(descriptor, messages, count, flags);
 }
 
+// Starts with a worker whose first update fills what it may keep.
+Status StartWithoutRoom(WorkerAgentOptions options, std::shared_ptr<WorkerAgent>* agent) {
+  options.socket = {};
+  options.same_host = false;
+  options.outgoing_bytes = 0;
+  RETURN_IF_ERROR(WorkerAgent::Join(options, kDeadlineNs, agent));
+  const auto values = std::make_shared<std::vector<float>>(kElements, 1.0f);
+  std::shared_ptr<const std::vector<float>> parameters;
+  return (*agent)->Start({1, kElements, kLayoutHash, "", values}, kDeadlineNs, &parameters);
+}
+
+Status SubmitTwice(WorkerAgent* agent) {
+  const MessageFields fields{1e-3f, 1e-3f, kElements, 0};
+  for (int step = 0; step < 2; ++step) {
+    UpdateId last;
+    auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
+    RETURN_IF_ERROR(agent->Submit(step, std::move(parts), &last));
+  }
+  return {};
+}
+
 // Another master goes on from parameters that a worker hands over between two steps: where all
 // waited for room within one, it would wait for them, and they for it.
 TEST(AgentsTest, AStepWaitsForNoRoomAtAMasterThatIsLost) {
   const Cluster cluster(1, {.send = SendUnlessDumb});
   WorkerAgentOptions options = cluster.WorkerOptions(0);
-  options.socket = {};
-  options.same_host = false;
   options.node.master_wait_ns = kDeadlineNs;
-  options.outgoing_bytes = 0;
   std::shared_ptr<WorkerAgent> agent;
-  ASSERT_TRUE(WorkerAgent::Join(options, kDeadlineNs, &agent).ok());
-  const auto values = std::make_shared<std::vector<float>>(kElements, 1.0f);
-  std::shared_ptr<const std::vector<float>> parameters;
-  ASSERT_TRUE(agent->Start({1, kElements, kLayoutHash, "", values}, kDeadlineNs, &parameters).ok());
+  const Status started = StartWithoutRoom(options, &agent);
+  ASSERT_TRUE(started.ok()) << started.message;
 
   is_dumb = true;
-  auto submitted = std::async(std::launch::async, [&] {
-    const MessageFields fields{1e-3f, 1e-3f, kElements, 0};
-    Status status;
-    for (int step = 0; step < 2 && status.ok(); ++step) {
-      UpdateId last;
-      auto parts = WriteEntries(fields, {}, kMaxMessageBytes, kUpdateHeaderBytes);
-      status = agent->Submit(step, std::move(parts), &last);
-    }
-    return status;
-  });
+  auto submitted = std::async(std::launch::async, SubmitTwice, agent.get());
   EXPECT_EQ(submitted.wait_for(std::chrono::seconds(15)), std::future_status::ready);
   EXPECT_TRUE(agent->waits_for_master());
   agent->Close("");
   const Status status = submitted.get();
   EXPECT_TRUE(status.ok()) << status.message;
+  is_dumb = false;
+}
+
+// "Raise the threshold" would be no remedy for a master that is dead.
+TEST(AgentsTest, AStepWaitsForRoomLongerThanASilentMasterCounts) {
+  const Cluster cluster(1, {.send = SendUnlessDumb});
+  WorkerAgentOptions options = cluster.WorkerOptions(0);
+  options.submit_timeout_ns = 1;
+  std::shared_ptr<WorkerAgent> agent;
+  const Status started = StartWithoutRoom(options, &agent);
+  ASSERT_TRUE(started.ok()) << started.message;
+
+  is_dumb = true;
+  const Status status = SubmitTwice(agent.get());
+  EXPECT_EQ(status.code, Code::kMasterLost) << status.message;
   is_dumb = false;
 }
 
