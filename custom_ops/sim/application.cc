@@ -1,6 +1,7 @@
 #include "sim/application.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -70,6 +71,25 @@ void Application::Act(int64_t now_ns) {
   if (waits_ || next_action_ns_ <= now_ns) Continue(now_ns);
 }
 
+// The parameters, or what is near to them, or not near in a place, or nothing.
+std::shared_ptr<std::vector<float>> Application::ValuesAtEnd() {
+  auto values = std::make_shared<std::vector<float>>(record_.parameters);
+  switch (random_.Below(4)) {
+    case 0:
+      return nullptr;
+    case 1:
+      for (size_t i = 0; i < values->size(); i += 50) {
+        (*values)[i] = std::nextafter((*values)[i], 1.0f);
+      }
+      return values;
+    case 2:
+      values->front() = -1 - 2 * values->front();
+      return values;
+    default:
+      return values;
+  }
+}
+
 void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
   using State = ApplicationRecord::State;
   if (script_.die_on == event.type) {
@@ -93,10 +113,7 @@ void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
       LookAtRound(/*ends=*/true);
       TakeReceived();
       hooks_.on_final();
-      return node_->SendState(now_ns, {script_.state},
-                              random_.Below(4) == 0
-                                  ? nullptr
-                                  : std::make_shared<std::vector<float>>(record_.parameters));
+      return node_->SendState(now_ns, {script_.state}, ValuesAtEnd());
     case WorkerEvent::Type::kResult: {
       hooks_.on_result(*event.parameters);
       record_.parameters = *event.parameters;

@@ -145,6 +145,7 @@ class Application {
   void NoteRound();
   void LookAtRound(bool ends);
   Buffer StateToGive() const;
+  std::shared_ptr<std::vector<float>> ValuesAtEnd();
   void InstallState(const Buffer& donation);
   void EndStep(int64_t now_ns);
   void TakeReceived();

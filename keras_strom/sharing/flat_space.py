@@ -17,6 +17,8 @@ import tensorflow as tf
 
 from keras_strom._native.library import layout_hash
 
+Floats = npt.NDArray[np.float32]
+
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
@@ -25,6 +27,11 @@ class Entry:
     variable: Any
     offset: int
     size: int
+
+    @property
+    def place(self) -> slice:
+        """Its elements of the flat space."""
+        return slice(self.offset, self.offset + self.size)
 
     @property
     def primary(self) -> Any:
@@ -145,18 +152,17 @@ class FlatSpace:
         """Names the layout; equal on two workers when all shapes and dtypes are."""
         return layout_hash([("float32", tuple(e.variable.shape)) for e in self._entries.values()])
 
-    def read(self) -> npt.NDArray[np.float32]:
+    def read(self) -> Floats:
         """A copy of all values, flat."""
         values = np.empty(self.size, np.float32)
         for entry in self._entries.values():
-            values[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
+            values[entry.place] = entry.variable.numpy().ravel()
         return values
 
-    def assign(self, values: npt.NDArray[np.float32], entries: list[Entry]) -> None:
+    def assign(self, values: Floats, entries: list[Entry]) -> None:
         """Assigns the variables of `entries` from the flat `values` of the whole space."""
         for entry in entries:
-            part = values[entry.offset : entry.offset + entry.size]
-            entry.variable.assign(part.reshape(entry.variable.shape))
+            entry.variable.assign(values[entry.place].reshape(entry.variable.shape))
 
 
 def update_copies(entries: list[Entry]) -> Any:

@@ -555,7 +555,7 @@ class PulledStep(TrainingStep):
         if self._shown is not None and self._joint is not None:
             own = self._own_now(self._shown)
             for entry, tensor in zip(self._joint.entries, own, strict=True):
-                values[entry.offset : entry.offset + entry.size] = tensor.numpy().ravel()
+                values[entry.place] = tensor.numpy().ravel()
         return values
 
     @property

@@ -64,7 +64,7 @@ def largest_difference(entries: Iterable[Entry], parameters: npt.NDArray[np.floa
     difference = 0.0
     for entry in entries:
         values = entry.variable.numpy().ravel()
-        masters = parameters[entry.offset : entry.offset + entry.size]
+        masters = parameters[entry.place]
         for start in range(0, values.size, _BLOCK):
             part = slice(start, start + _BLOCK)
             difference = max(difference, float(np.max(np.abs(values[part] - masters[part]))))

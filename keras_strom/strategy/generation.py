@@ -188,6 +188,7 @@ class Generation:
         self._models = models
         self._follows = follows
         self._start_hashes: dict[int, int] = {}
+        self._averaged_at_start: list[tuple[slice, npt.NDArray[np.float32]]] = []
         self._values_at_end = np.zeros(0, np.float32)
         self._state_at_end = np.zeros(0, np.float64)
         # Before one without steps: what no optimizer trains, as all who trained have it.
@@ -261,11 +262,15 @@ class Generation:
             averaged = averaged_state(self._models, sharing.space)
             state = self._state_before if self._follows else read(averaged)
             sharing.space.assign(values, sharing.space.entries)
+            places = [entry.place for entry in sharing.space.entries_of(averaged)]
+            self._averaged_at_start = [(place, values[place].copy()) for place in places]
             take_over_adapted(self._models)
             self._warn_of_lost_assignments(own)
             self._forget_residuals()
             if start is not None:
-                progress, chiefs = self._split_start_values(start.numpy())
+                # Behind the chief's progress is the hash of its optimizers, if all have its state.
+                hashed = HASH_LENGTH if sharing.step.has_one_state else 0
+                progress, chiefs = np.split(start.numpy(), [start.shape[0] - hashed])
                 begin = Progress(self._models[0]).install_start(progress)
                 if sharing.step.has_one_state:
                     own_hash = state_hash(optimizers_of(self._models[0]))
@@ -391,13 +396,6 @@ class Generation:
             self._sharing.space.add(places[values.size])
         places[values.size].assign(values)
         return places[values.size]
-
-    def _split_start_values(
-        self, values: npt.NDArray[np.float32]
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """The chief's progress, and the hash of its optimizers where all are to have its state."""
-        hashed = HASH_LENGTH if self._sharing.step.has_one_state else 0
-        return values[: values.size - hashed], values[values.size - hashed :]
 
     def install_end(self) -> None:
         """Of a generation that had ended before `start`: what it has ended with.
@@ -628,7 +626,10 @@ class Generation:
         if self._follows and epochs:
             own_state = np.append(own_state, final_history.to_numbers(self.history, epochs))
         size = own_state.size
-        state, parameters = worker.result(own_state, space.read()[: self.began.layout_size])
+        own_values = space.read()
+        for place, start in self._averaged_at_start:  # The master's parameters have it still.
+            own_values[place] = start
+        state, parameters = worker.result(own_state, own_values[: self.began.layout_size])
         if self._follows and epochs:
             size -= final_history.length(epochs)
             self.history = self.history or final_history.of(state[size:])
@@ -639,8 +640,7 @@ class Generation:
         kept = {
             entry.offset
             for entry in own
-            if array_hash(parameters[entry.offset : entry.offset + entry.size])
-            == self._start_hashes.get(id(entry.variable))
+            if array_hash(parameters[entry.place]) == self._start_hashes.get(id(entry.variable))
         }
         installing = [entry for entry in space.participants if entry.offset not in kept]
         replica = installing if self._sharing.step.is_replica else []
@@ -649,7 +649,7 @@ class Generation:
         assign(averaged, self._state_before)
         assign(moving, moved)
         for entry in installing:
-            parameters[entry.offset : entry.offset + entry.size] = entry.variable.numpy().ravel()
+            parameters[entry.place] = entry.variable.numpy().ravel()
         self._installed = difference, array_hash(parameters)
 
     def average(self, key: int, values: npt.NDArray[np.float64]) -> learning_rates.Averaged:

@@ -77,7 +77,7 @@ def test_a_master_that_cannot_be_reached_is_found_by_every_worker(
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
         task = examination._Task
-        monkeypatch.setattr(examination, "_Task", lambda *fields: task(*fields, join_seconds=1.0))
+        monkeypatch.setattr(examination, "_Task", lambda *fields: task(*fields, join_seconds=4.0))
         network = NetworkConfig(master_address=f"127.0.0.1:{port}")
         found = bad(doctor(num_proc=2, network=network, spark=spark))
     assert [one.check for one in found] == ["relay", "relay"]

@@ -270,7 +270,7 @@ std::optional<int64_t> MasterFits::MostBytes(const Member& member, const BlobNam
       if (!IsAtHand(name.generation) || !generation_->AwaitsAverage(member.rank)) break;
       return host_->MostValuesBytes();
     case BlobKind::kHashes:
-      if (!IsAtHand(name.generation) || !generation_->AwaitsState(member.rank)) break;
+      if (!IsAtHand(name.generation) || !generation_->AwaitsHashes(member.rank)) break;
       return kMostPieces * sizeof(uint64_t);
     case BlobKind::kState:
       if (!IsAtHand(name.generation) || !generation_->AwaitsState(member.rank)) break;

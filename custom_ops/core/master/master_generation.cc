@@ -174,7 +174,14 @@ int64_t MasterGeneration::ValuesBytes(int32_t rank) const {
 }
 
 void MasterGeneration::HandleHashes(int32_t rank, std::vector<uint64_t> hashes) {
-  members_[rank].hashes = std::move(hashes);
+  if (!IsLiveMember(rank)) return;
+  Member& member = members_.at(rank);
+  if (phase_ != Phase::kResult) {
+    member.hashes = std::move(hashes);
+  } else if (std::exchange(member.has_near, false)) {
+    const std::vector<uint64_t> wanted = PieceGrid(parameters_->size()).Hashes(*parameters_);
+    SendPieces(layout_.generation, *parameters_, wanted, {{rank, std::move(hashes)}}, host_);
+  }
 }
 
 void MasterGeneration::HandleState(int32_t rank, std::vector<double> state) {
@@ -423,7 +430,10 @@ void MasterGeneration::SendResult() {
   BlobName name{BlobKind::kResult, layout_.generation, 0, 0, 0};
   final_state_ = MeanInRankOrder(states, size, &name.count);
   const std::vector<Buffer> result = EncodeBlob(name, final_state_);
-  std::map<int32_t, std::vector<uint64_t>> had;
+  // Others' updates are added in another order here and there, where nothing gives them one.
+  const bool are_near = !sequencer_ && !exchange_;
+  HashesByRank had;
+  HashesByRank had_near;
   for (const auto& [rank, state] : states) {
     if (state.size() != size) {
       host_->Fail(rank, Code::kInvalidArgument,
@@ -434,10 +444,13 @@ void MasterGeneration::SendResult() {
       continue;
     }
     host_->SendBlob(rank, result);
-    had[rank] = std::move(members_[rank].hashes);
+    Member& member = members_.at(rank);
+    member.has_near = are_near && !member.hashes.empty();
+    (member.has_near ? had_near : had)[rank] = std::move(member.hashes);
   }
   const std::vector<uint64_t> hashes = PieceGrid(parameters_->size()).Hashes(*parameters_);
   SendPieces(layout_.generation, *parameters_, hashes, had, host_);
+  SendNearPieces(layout_.generation, *parameters_, hashes, had_near, host_);
 }
 
 void MasterGeneration::SendEnd() {

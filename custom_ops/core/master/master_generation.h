@@ -52,7 +52,8 @@ class MasterGeneration {
   void HandleAccepted(const Replication::Accepted& accepted);
   void HandleDone(int32_t rank, const Done& done);
   void HandleAverage(int32_t rank, const BlobName& name, std::vector<double> values);
-  // Before its state: hashes of the pieces of the values with which it ends.
+  // Before its state: hashes of the pieces of the values with which it ends. After RESULT: of what
+  // it has made of values that were not near.
   void HandleHashes(int32_t rank, std::vector<uint64_t> hashes);
   void HandleState(int32_t rank, std::vector<double> state);
   void HandleVerification(int32_t rank, const Verification& verification);
@@ -145,6 +146,10 @@ class MasterGeneration {
   bool AwaitsState(int32_t rank) const {
     return IsLiveMember(rank) && phase_ == Phase::kFinal && !members_.at(rank).state;
   }
+  bool AwaitsHashes(int32_t rank) const {
+    return AwaitsState(rank) ||
+           (IsLiveMember(rank) && phase_ == Phase::kResult && members_.at(rank).has_near);
+  }
   // What is kept here of its values.
   int64_t ValuesBytes(int32_t rank) const;
   uint64_t steps() const { return sequencer_ ? sequencer_->steps() : 0; }
@@ -168,6 +173,7 @@ class MasterGeneration {
     std::optional<std::pair<BlobName, std::vector<double>>> average;  // waits in one (sequenced)
     std::optional<BlobName> asked;  // ... or, in rounds, under this name; its values are in latest_
     std::vector<uint64_t> hashes;   // of its values at the end; empty = it has told none
+    bool has_near = false;          // it was sent what is near to those, and no more
     std::optional<std::vector<double>> state;
     std::optional<double> difference;  // verified
   };

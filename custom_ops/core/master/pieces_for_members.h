@@ -10,11 +10,17 @@
 
 namespace strom {
 
+using HashesByRank = std::map<int32_t, std::vector<uint64_t>>;
+
 // Sends each rank the pieces of `values`, whose hashes are `hashes`, that are others than those of
 // which it `had` the hashes.
 void SendPieces(uint64_t generation, const std::vector<float>& values,
-                const std::vector<uint64_t>& hashes,
-                const std::map<int32_t, std::vector<uint64_t>>& had, GenerationHost* host);
+                const std::vector<uint64_t>& hashes, const HashesByRank& had, GenerationHost* host);
+
+// The same for ranks that had nearly these values.
+void SendNearPieces(uint64_t generation, const std::vector<float>& values,
+                    const std::vector<uint64_t>& hashes, const HashesByRank& had,
+                    GenerationHost* host);
 
 }  // namespace strom
 

@@ -35,7 +35,7 @@ Status ParseChunk(Bytes chunk, BlobChunk* parsed) {
   reader(kind, name.generation, name.key, name.mark, name.count, parsed->total, parsed->offset);
   name.kind = static_cast<BlobKind>(kind);
   if (!reader.ok() || kind < static_cast<uint8_t>(BlobKind::kReplica) ||
-      kind > static_cast<uint8_t>(BlobKind::kHashes)) {
+      kind > static_cast<uint8_t>(BlobKind::kNearPieces)) {
     return {Code::kCorrupt, "a chunk that is none"};
   }
   parsed->bytes = reader.left();

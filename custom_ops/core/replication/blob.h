@@ -23,22 +23,25 @@ inline int64_t BytesOfFloats(uint64_t elements) {
 }
 
 enum class BlobKind : uint8_t {
-  kReplica = 1,     // worker: its float32 parameters, in answer to AskReplica
-  kParameters = 2,  // master: its float32 parameters, to who joins late or has missed the end
-  kAverage = 3,     // worker: float64 values to average under `key`
-  kMean = 4,        // master: the answer
-  kState = 5,       // worker: the ending's float64 state
-  kResult = 6,      // master: its average
-  kPending = 7,     // master, to a late joiner: accepted updates that its PARAMETERS lack
-  kDonation = 8,    // a worker's state for the rank `key`, forwarded; no bytes = there is none
-  kShard = 9,       // worker: float32 values for the joint model, or bfloat16 changes of it; no
-                    // bytes = they are not finite
-  kTarget = 10,     // master: a shard's float32 target, or that of a round, or bfloat16 changes
-  kJoint = 11,      // master: the joint model, float32
-  kPieces = 12,     // of the float32 values with which a generation starts (the chief's, and then
-                    // the master's, behind the hashes of all pieces) or ends (the master's) those
-                    // that the receiver lacks (replication/pieces.h)
-  kHashes = 13,     // worker, before kState: u64 hashes of the pieces of its values
+  kReplica = 1,      // worker: its float32 parameters, in answer to AskReplica
+  kParameters = 2,   // master: its float32 parameters, to who joins late or has missed the end
+  kAverage = 3,      // worker: float64 values to average under `key`
+  kMean = 4,         // master: the answer
+  kState = 5,        // worker: the ending's float64 state
+  kResult = 6,       // master: its average
+  kPending = 7,      // master, to a late joiner: accepted updates that its PARAMETERS lack
+  kDonation = 8,     // a worker's state for the rank `key`, forwarded; no bytes = there is none
+  kShard = 9,        // worker: float32 values for the joint model, or bfloat16 changes of it; no
+                     // bytes = they are not finite
+  kTarget = 10,      // master: a shard's float32 target, or that of a round, or bfloat16 changes
+  kJoint = 11,       // master: the joint model, float32
+  kPieces = 12,      // of the float32 values with which a generation starts (the chief's, and then
+                     // the master's, behind the hashes of all pieces) or ends (the master's) those
+                     // that the receiver lacks (replication/pieces.h)
+  kHashes = 13,      // worker, before kState: u64 hashes of the pieces of its values; and again
+                     // where a piece of kNearPieces was not near
+  kNearPieces = 14,  // master: kPieces of an end for who has nearly the same
+                     // (replication/near_values.h)
 };
 
 struct BlobName {

@@ -64,6 +64,7 @@ void WorkerGeneration::SendState(const std::vector<double>& state,
   if (phase_ != Phase::kFinal) return;
   phase_ = Phase::kResult;
   ForgetPieces();
+  asks_far_ = false;
   parameters_ = nullptr;
   generation_.values = std::move(values);
   host_->SendBlob(EncodeBlob({BlobKind::kHashes, layout_.generation, 0, 0, 0}, TakeHashes()));
@@ -259,7 +260,7 @@ Status WorkerGeneration::TakeParameters(
 
 // Into this worker's own values, for the rest of the master's are the same.
 void WorkerGeneration::HandlePieces(const BlobChunk& chunk) {
-  if (chunk.name.generation != layout_.generation || !AwaitsPieces()) {
+  if (chunk.name.generation != layout_.generation || !AwaitsPieces(chunk.name.kind)) {
     ++(*drops_)["values that nobody asked for"];
     return;
   }
@@ -270,18 +271,29 @@ void WorkerGeneration::HandlePieces(const BlobChunk& chunk) {
   } else if (chunk.offset == 0) {
     status = BeginPieces(chunk, &values);
   }
-  if (status.ok()) status = pieces_->Take(values);
+  if (status.ok()) status = near_pieces_ ? near_pieces_->Take(values) : pieces_->Take(values);
   if (!status.ok()) {
     ForgetPieces();
     return host_->Fail(status.code, "the master sent " + status.message);
   }
-  if (!pieces_->IsWhole()) return;
+  if (near_pieces_ ? near_pieces_->IsWhole() : pieces_->IsWhole()) EndPieces();
+}
+
+void WorkerGeneration::EndPieces() {
+  asks_far_ = near_pieces_ && !near_pieces_->AreNear();
+  ForgetPieces();
+  if (asks_far_) {
+    host_->SendBlob(EncodeBlob({BlobKind::kHashes, layout_.generation, 0, 0, 0}, TakeHashes()));
+    return;
+  }
   parameters_ = generation_.values;
   parameters_snapshot_ = 0;
 }
 
 // Takes the hashes off the first chunk of pieces.
 Status WorkerGeneration::BeginPieces(const BlobChunk& first, Bytes* values) {
+  pieces_.reset();
+  near_pieces_.reset();
   const PieceGrid grid(layout_.size);
   const size_t hashes_bytes = grid.count() * sizeof(uint64_t);
   if (values->size() < hashes_bytes) return {Code::kCorrupt, "pieces without their hashes"};
@@ -290,16 +302,22 @@ Status WorkerGeneration::BeginPieces(const BlobChunk& first, Bytes* values) {
     hash = LoadLittleEndian<uint64_t>(values->data());
     *values = values->subspan(sizeof(hash));
   }
+  const bool are_near = first.name.kind == BlobKind::kNearPieces;
   const std::vector<uint32_t> lacking = Lacking(wanted, hashes_);
-  if (first.total - hashes_bytes != grid.ElementsOf(lacking) * sizeof(float)) {
+  if (!are_near && first.total - hashes_bytes != grid.ElementsOf(lacking) * sizeof(float)) {
     return {Code::kCorrupt, "other pieces than this worker lacks"};
   }
+  if (are_near && !generation_.values) return {Code::kCorrupt, "what is near to no values"};
   if (!generation_.values) generation_.values = std::make_shared<std::vector<float>>(layout_.size);
   std::vector<PieceTaker::Place> places;
   for (const uint32_t index : lacking) {
     places.push_back({grid.Piece(std::span(*generation_.values), index), wanted[index]});
   }
-  pieces_.emplace(std::move(places));
+  if (are_near) {
+    near_pieces_.emplace(std::move(places));
+  } else {
+    pieces_.emplace(std::move(places));
+  }
   return {};
 }
 

@@ -16,6 +16,7 @@
 #include "core/joint/joint_plan.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
+#include "core/replication/near_values.h"
 #include "core/replication/node_status.h"
 #include "core/replication/pieces.h"
 #include "core/replication/replication.h"
@@ -179,13 +180,16 @@ class WorkerGeneration {
  private:
   void HandleDonation(Blob blob);
   const std::vector<uint64_t>& TakeHashes();
-  bool AwaitsPieces() const {
+  bool AwaitsPieces(BlobKind kind) const {
+    if (kind == BlobKind::kNearPieces) return phase_ == Phase::kResult && !asks_far_;
     return phase_ == Phase::kResult || (phase_ == Phase::kStarting && !is_chief_);
   }
   Status BeginPieces(const BlobChunk& first, Bytes* values);
+  void EndPieces();
   void ForgetPieces() {
     pieces_order_ = {};
     pieces_.reset();
+    near_pieces_.reset();
   }
   bool HasSnapshot() const;
   void Start();
@@ -210,6 +214,8 @@ class WorkerGeneration {
   std::vector<uint64_t> hashes_;  // of the pieces of this worker's values, as the master knows them
   ChunkOrder pieces_order_;
   std::optional<PieceTaker> pieces_;  // they go into this worker's values
+  std::optional<NearPieceTaker> near_pieces_;
+  bool asks_far_ = false;  // some were not near, and come whole
   std::shared_ptr<const std::vector<float>> parameters_;
   uint64_t parameters_snapshot_ = 0;                                         // which they are
   std::optional<std::pair<uint64_t, std::vector<ReceivedUpdate>>> pending_;  // snapshot, updates

@@ -452,7 +452,9 @@ void WorkerNode::State::HandleChunk(Bytes chunk) {
   if (status.ok() && (kind == BlobKind::kTarget || kind == BlobKind::kJoint)) {
     return generation->HandleJointChunk(parsed);
   }
-  if (status.ok() && kind == BlobKind::kPieces) return generation->HandlePieces(parsed);
+  if (status.ok() && (kind == BlobKind::kPieces || kind == BlobKind::kNearPieces)) {
+    return generation->HandlePieces(parsed);
+  }
   if (status.ok()) {
     const bool donated = parsed.name.kind == BlobKind::kDonation;
     status = (donated ? donation_assembler : assembler)

@@ -207,7 +207,11 @@ TEST(AgentsTest, CountsHowLongItsStepsWaitForTheOthers) {
       ASSERT_TRUE(outcome.status.ok()) << outcome.status.message;
       without += outcome.status_json.find(waited_for_nobody) != std::string::npos;
     }
-    EXPECT_EQ(without, max_staleness < 0 ? 2 : 0);
+    if (max_staleness < 0) {
+      EXPECT_EQ(without, 2);
+    } else {
+      EXPECT_LT(without, 2);  // the slower one may find at each step that the other is there
+    }
   }
 }
 

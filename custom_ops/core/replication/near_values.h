@@ -1,0 +1,52 @@
+// Values for a receiver that has nearly the same: of each float come the low bits, which say which
+// of those near its own it is. That is how a `fit` in asynchronous mode ends: all have added the
+// same updates, each in another order, so that a worker's parameters are the master's but for
+// rounding.
+//
+// An error of rounding is as large as the larger numbers of a sum let it be, so what is near has
+// one measure for a block of values and not one for each: the unit, which is the distance of floats
+// at the block's largest value. A value below that lies between two multiples of the unit, and
+// further bits say where. docs/internals/control_messages.md, "Pieces", has the layout.
+#ifndef KERAS_STROM_CORE_REPLICATION_NEAR_VALUES_H_
+#define KERAS_STROM_CORE_REPLICATION_NEAR_VALUES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/base/types.h"
+#include "core/replication/pieces.h"
+
+namespace strom {
+
+// What is less than 2^(kNearBits - 1) units away is near.
+inline constexpr int kNearBits = 6;
+inline constexpr size_t kNearBlock = 1024;  // values
+
+// Appends a piece: its length, and its blocks.
+void AppendNear(std::span<const float> values, std::vector<uint8_t>* bytes);
+
+// Puts pieces that lie one behind the other into their places, which hold what is near to them.
+class NearPieceTaker {
+ public:
+  // The places outlive this.
+  explicit NearPieceTaker(std::vector<PieceTaker::Place> places) : places_(std::move(places)) {}
+
+  // The next bytes. kCorrupt where no pieces are so long.
+  Status Take(Bytes bytes);
+  bool IsWhole() const { return next_ == places_.size(); }
+  // Whether every piece so far has its hash; one that has not holds no values of use.
+  bool AreNear() const { return are_near_; }
+
+ private:
+  std::vector<PieceTaker::Place> places_;
+  std::vector<uint8_t> piece_;  // what is here of the next one
+  size_t next_ = 0;             // its place
+  bool are_near_ = true;
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_CORE_REPLICATION_NEAR_VALUES_H_
