@@ -627,7 +627,7 @@ class Generation:
             own_state = np.append(own_state, final_history.to_numbers(self.history, epochs))
         size = own_state.size
         own_values = space.read()
-        for place, start in self._averaged_at_start:  # The master's parameters have it still.
+        for place, start in self._averaged_at_start:  # As the master's parameters have it.
             own_values[place] = start
         state, parameters = worker.result(own_state, own_values[: self.began.layout_size])
         if self._follows and epochs:

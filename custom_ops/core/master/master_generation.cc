@@ -179,8 +179,13 @@ void MasterGeneration::HandleHashes(int32_t rank, std::vector<uint64_t> hashes) 
   if (phase_ != Phase::kResult) {
     member.hashes = std::move(hashes);
   } else if (std::exchange(member.has_near, false)) {
-    const std::vector<uint64_t> wanted = PieceGrid(parameters_->size()).Hashes(*parameters_);
-    SendPieces(layout_.generation, *parameters_, wanted, {{rank, std::move(hashes)}}, host_);
+    // Mostly all lack the same, which is copied once.
+    const auto [place, is_new] = far_pieces_.try_emplace(Lacking(final_hashes_, hashes));
+    auto& [pieces, chunks] = *place;
+    if (is_new) {
+      chunks = EncodePieces(layout_.generation, *parameters_, final_hashes_, pieces);
+    }
+    host_->SendBlob(rank, chunks);
   }
 }
 
@@ -448,13 +453,14 @@ void MasterGeneration::SendResult() {
     member.has_near = are_near && !member.hashes.empty();
     (member.has_near ? had_near : had)[rank] = std::move(member.hashes);
   }
-  const std::vector<uint64_t> hashes = PieceGrid(parameters_->size()).Hashes(*parameters_);
-  SendPieces(layout_.generation, *parameters_, hashes, had, host_);
-  SendNearPieces(layout_.generation, *parameters_, hashes, had_near, host_);
+  final_hashes_ = PieceGrid(parameters_->size()).Hashes(*parameters_);
+  SendPieces(layout_.generation, *parameters_, final_hashes_, had, host_);
+  SendNearPieces(layout_.generation, *parameters_, final_hashes_, had_near, host_);
 }
 
 void MasterGeneration::SendEnd() {
   phase_ = Phase::kEnded;
+  far_pieces_.clear();
   double worst = 0;
   ForLive([&](int32_t, Member& member) {
     // A difference that is no number is the worst there is; std::max would pass over it.

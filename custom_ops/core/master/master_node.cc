@@ -47,7 +47,8 @@ MergingRules RulesOf(const MasterNodeOptions& options) {
 
 bool ComesFromMaster(BlobKind kind) {
   return kind == BlobKind::kParameters || kind == BlobKind::kMean || kind == BlobKind::kResult ||
-         kind == BlobKind::kPending || kind == BlobKind::kTarget || kind == BlobKind::kJoint;
+         kind == BlobKind::kPending || kind == BlobKind::kTarget || kind == BlobKind::kJoint ||
+         kind == BlobKind::kNearPieces;
 }
 
 }  // namespace

@@ -12,6 +12,11 @@ namespace strom {
 
 using HashesByRank = std::map<int32_t, std::vector<uint64_t>>;
 
+// These pieces of `values`, behind the hashes of all.
+std::vector<Buffer> EncodePieces(uint64_t generation, const std::vector<float>& values,
+                                 const std::vector<uint64_t>& hashes,
+                                 const std::vector<uint32_t>& pieces);
+
 // Sends each rank the pieces of `values`, whose hashes are `hashes`, that are others than those of
 // which it `had` the hashes.
 void SendPieces(uint64_t generation, const std::vector<float>& values,

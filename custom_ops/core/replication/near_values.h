@@ -21,7 +21,7 @@
 
 namespace strom {
 
-// What is less than 2^(kNearBits - 1) units away is near.
+// What is fewer than 2^(kNearBits - 1) whole units away is near.
 inline constexpr int kNearBits = 6;
 inline constexpr size_t kNearBlock = 1024;  // values
 

@@ -272,11 +272,15 @@ void WorkerGeneration::HandlePieces(const BlobChunk& chunk) {
     status = BeginPieces(chunk, &values);
   }
   if (status.ok()) status = near_pieces_ ? near_pieces_->Take(values) : pieces_->Take(values);
+  const bool is_last = pieces_order_.IsWhole();
+  if (status.ok() && is_last != (near_pieces_ ? near_pieces_->IsWhole() : pieces_->IsWhole())) {
+    status = {Code::kCorrupt, "more or fewer pieces than this worker lacks"};
+  }
   if (!status.ok()) {
     ForgetPieces();
     return host_->Fail(status.code, "the master sent " + status.message);
   }
-  if (near_pieces_ ? near_pieces_->IsWhole() : pieces_->IsWhole()) EndPieces();
+  if (is_last) EndPieces();
 }
 
 void WorkerGeneration::EndPieces() {

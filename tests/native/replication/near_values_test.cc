@@ -79,7 +79,7 @@ TEST(NearValues, WhatIsAFewUnitsAwayBecomesTheSame) {
   EXPECT_FALSE(Becomes(wanted, Moved(wanted, [](size_t i) { return i == 2999 ? 100 : 0; })));
 }
 
-TEST(NearValues, AreThirdOfTheFloatsOfALayer) {
+TEST(NearValues, TakeLittleMoreThanAQuarterOfALayersFloats) {
   EXPECT_LT(NearOf({Normal(100'000, 0.05f, 1)}).size(), 4 * 100'000 * 0.29);
 }
 

@@ -163,6 +163,9 @@ TEST(NearEndTest, NearPiecesThatCannotBeEndTheWorker) {
               HasSubstr("near to no values"));
   EXPECT_THAT(failure(EndingWorker(Shared(Counting())), NearPieces(Counting(), {1})),
               HasSubstr("more pieces of near values"));
+  const auto far = Shared(std::vector<float>(kLayout.size, -1));
+  EXPECT_THAT(failure(EndingWorker(far), NearPieces(Counting(), {0, 1, 2})),
+              HasSubstr("fewer pieces than this worker lacks"));
 }
 
 // Two workers that have ended the first generation, whose parameters are 1, 2, 3, ...
