@@ -81,13 +81,14 @@ std::shared_ptr<std::vector<float>> Application::ValuesAtEnd() {
       for (size_t i = 0; i < values->size(); i += 50) {
         (*values)[i] = std::nextafter((*values)[i], 1.0f);
       }
-      return values;
+      break;
     case 2:
       values->front() = -1 - 2 * values->front();
-      return values;
+      break;
     default:
-      return values;
+      break;
   }
+  return values;
 }
 
 void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {

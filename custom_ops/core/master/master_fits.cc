@@ -560,7 +560,8 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
                                       relay_->merging_ns()});
     relay_->AttachAtStart(membership_->FindRank(rank)->link);
   }
-  SendPieces(layout.generation, parameters_, hashes, had, host_);
+  PiecesForMembers pieces(layout.generation, &parameters_, hashes, host_);
+  for (const auto& [rank, own] : had) pieces.Send(BlobKind::kPieces, rank, own);
   return "generation " + std::to_string(layout.generation) + " has started with " +
          std::to_string(origins.size()) + " workers and " + std::to_string(layout.size) +
          " parameters";

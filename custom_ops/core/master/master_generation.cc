@@ -179,13 +179,7 @@ void MasterGeneration::HandleHashes(int32_t rank, std::vector<uint64_t> hashes) 
   if (phase_ != Phase::kResult) {
     member.hashes = std::move(hashes);
   } else if (std::exchange(member.has_near, false)) {
-    // Mostly all lack the same, which is copied once.
-    const auto [place, is_new] = far_pieces_.try_emplace(Lacking(final_hashes_, hashes));
-    auto& [pieces, chunks] = *place;
-    if (is_new) {
-      chunks = EncodePieces(layout_.generation, *parameters_, final_hashes_, pieces);
-    }
-    host_->SendBlob(rank, chunks);
+    final_pieces_->Send(BlobKind::kPieces, rank, hashes);
   }
 }
 
@@ -437,8 +431,9 @@ void MasterGeneration::SendResult() {
   const std::vector<Buffer> result = EncodeBlob(name, final_state_);
   // Others' updates are added in another order here and there, where nothing gives them one.
   const bool are_near = !sequencer_ && !exchange_;
-  HashesByRank had;
-  HashesByRank had_near;
+  const std::vector<float>& values = *parameters_;
+  final_pieces_.emplace(layout_.generation, &values, PieceGrid(values.size()).Hashes(values),
+                        host_);
   for (const auto& [rank, state] : states) {
     if (state.size() != size) {
       host_->Fail(rank, Code::kInvalidArgument,
@@ -451,16 +446,15 @@ void MasterGeneration::SendResult() {
     host_->SendBlob(rank, result);
     Member& member = members_.at(rank);
     member.has_near = are_near && !member.hashes.empty();
-    (member.has_near ? had_near : had)[rank] = std::move(member.hashes);
+    final_pieces_->Send(member.has_near ? BlobKind::kNearPieces : BlobKind::kPieces, rank,
+                        std::exchange(member.hashes, {}));
   }
-  final_hashes_ = PieceGrid(parameters_->size()).Hashes(*parameters_);
-  SendPieces(layout_.generation, *parameters_, final_hashes_, had, host_);
-  SendNearPieces(layout_.generation, *parameters_, final_hashes_, had_near, host_);
+  final_pieces_->ForgetCopies();
 }
 
 void MasterGeneration::SendEnd() {
   phase_ = Phase::kEnded;
-  far_pieces_.clear();
+  final_pieces_.reset();
   double worst = 0;
   ForLive([&](int32_t, Member& member) {
     // A difference that is no number is the worst there is; std::max would pass over it.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/joint/joint_plan.h"
+#include "core/master/pieces_for_members.h"
 #include "core/master/shard_exchange.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
@@ -214,9 +215,7 @@ class MasterGeneration {
   std::deque<std::pair<uint64_t, Vectors>> latest_;  // averages by key, newest last (not sequenced)
   std::optional<uint64_t> parameters_hash_;          // after RESULT
   std::vector<double> final_state_;
-  std::vector<uint64_t> final_hashes_;  // of the parameters' pieces
-  // What was not near, by the pieces that it is, until the END.
-  std::map<std::vector<uint32_t>, std::vector<Buffer>> far_pieces_;
+  std::optional<PiecesForMembers> final_pieces_;  // between RESULT and END
 };
 
 // The mean of the vectors that are as long as `size`, summed in rank order so that its bits do not

@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "core/base/bits.h"
-#include "core/base/hash.h"
 #include "core/base/little_endian.h"
 
 namespace strom {
@@ -206,31 +205,25 @@ void AppendNear(std::span<const float> values, std::vector<uint8_t>* bytes) {
   StoreLittleEndian<Length>(bytes->data() + begin, static_cast<Length>(length));
 }
 
-Status NearPieceTaker::Take(Bytes bytes) {
-  while (!bytes.empty()) {
-    if (IsWhole()) return {Code::kCorrupt, "more pieces of near values than were to come"};
-    const PieceTaker::Place& place = places_[next_];
-    size_t wanted = sizeof(Length);
-    if (piece_.size() >= sizeof(Length)) {
-      const size_t length = LoadLittleEndian<Length>(piece_.data());
-      const size_t most = BlocksOf(place.values.size()) + place.values.size_bytes();
-      if (length == 0 || length > most) {
-        return {Code::kCorrupt, "a piece of near values that is longer than the values, or empty"};
-      }
-      wanted += length;
+Status NearPieceTaker::Fill(const Place& place, Bytes* bytes, bool* is_full) {
+  size_t wanted = sizeof(Length);
+  if (piece_.size() >= sizeof(Length)) {
+    const size_t length = LoadLittleEndian<Length>(piece_.data());
+    const size_t most = BlocksOf(place.values.size()) + place.values.size_bytes();
+    if (length == 0 || length > most) {
+      return {Code::kCorrupt, "a piece of near values that is longer than the values, or empty"};
     }
-    const size_t size = std::min(bytes.size(), wanted - piece_.size());
-    piece_.insert(piece_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
-    bytes = bytes.subspan(size);
-    if (wanted == sizeof(Length) || piece_.size() < wanted) continue;
-    piece_.resize(wanted + kBitSlack);
-    const Bytes content = Bytes(piece_).subspan(sizeof(Length), wanted - sizeof(Length));
-    if (!ReadNear(content, place.values) || Hash(AsBytes(place.values)) != place.hash) {
-      are_near_ = false;
-    }
-    piece_.clear();
-    ++next_;
+    wanted += length;
   }
+  const Bytes next = bytes->first(std::min(bytes->size(), wanted - piece_.size()));
+  piece_.insert(piece_.end(), next.begin(), next.end());
+  *bytes = bytes->subspan(next.size());
+  *is_full = wanted > sizeof(Length) && piece_.size() == wanted;
+  if (!*is_full) return {};
+  piece_.resize(wanted + kBitSlack);
+  const Bytes content = Bytes(piece_).subspan(sizeof(Length), wanted - sizeof(Length));
+  if (!ReadNear(content, place.values) || !HasItsHash(place)) are_near_ = false;
+  piece_.clear();
   return {};
 }
 

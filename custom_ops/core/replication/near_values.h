@@ -28,22 +28,19 @@ inline constexpr size_t kNearBlock = 1024;  // values
 // Appends a piece: its length, and its blocks.
 void AppendNear(std::span<const float> values, std::vector<uint8_t>* bytes);
 
-// Puts pieces that lie one behind the other into their places, which hold what is near to them.
-class NearPieceTaker {
+// Of such pieces, whose places hold what is near to them.
+class NearPieceTaker final : public PieceTaker {
  public:
-  // The places outlive this.
-  explicit NearPieceTaker(std::vector<PieceTaker::Place> places) : places_(std::move(places)) {}
+  explicit NearPieceTaker(std::vector<Place> places)
+      : PieceTaker(std::move(places), "near values") {}
 
-  // The next bytes. kCorrupt where no pieces are so long.
-  Status Take(Bytes bytes);
-  bool IsWhole() const { return next_ == places_.size(); }
-  // Whether every piece so far has its hash; one that has not holds no values of use.
-  bool AreNear() const { return are_near_; }
+  bool HaveTheirHashes() const override { return are_near_; }
 
  private:
-  std::vector<PieceTaker::Place> places_;
-  std::vector<uint8_t> piece_;  // what is here of the next one
-  size_t next_ = 0;             // its place
+  // kCorrupt where no piece is so long.
+  Status Fill(const Place& place, Bytes* bytes, bool* is_full) override;
+
+  std::vector<uint8_t> piece_;  // what is here of it
   bool are_near_ = true;
 };
 

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstring>
+#include <string>
 
 #include "core/base/hash.h"
 
@@ -47,20 +48,31 @@ std::vector<uint32_t> Lacking(const std::vector<uint64_t>& wanted,
 
 Status PieceTaker::Take(Bytes bytes) {
   while (!bytes.empty()) {
-    if (IsWhole()) return {Code::kCorrupt, "more pieces of values than were to come"};
-    const Place& place = places_[next_];
-    const size_t size = std::min(bytes.size(), place.values.size_bytes() - filled_);
-    std::memcpy(reinterpret_cast<uint8_t*>(place.values.data()) + filled_, bytes.data(), size);
-    filled_ += size;
-    bytes = bytes.subspan(size);
-    if (filled_ < place.values.size_bytes()) break;
-    if (Hash(AsBytes(place.values)) != place.hash) {
-      return {Code::kCorrupt, "a piece of other values than its hash says"};
+    if (IsWhole()) {
+      return {Code::kCorrupt, std::string("more pieces of ") + what_ + " than were to come"};
     }
-    ++next_;
-    filled_ = 0;
+    bool is_full = false;
+    Status status = Fill(places_[next_], &bytes, &is_full);
+    if (!status.ok()) return status;
+    next_ += is_full;
   }
   return {};
+}
+
+bool PieceTaker::HasItsHash(const Place& place) {
+  return Hash(AsBytes(place.values)) == place.hash;
+}
+
+Status WholePieceTaker::Fill(const Place& place, Bytes* bytes, bool* is_full) {
+  const size_t size = std::min(bytes->size(), place.values.size_bytes() - filled_);
+  std::memcpy(reinterpret_cast<uint8_t*>(place.values.data()) + filled_, bytes->data(), size);
+  filled_ += size;
+  *bytes = bytes->subspan(size);
+  *is_full = filled_ == place.values.size_bytes();
+  if (!*is_full) return {};
+  filled_ = 0;
+  if (HasItsHash(place)) return {};
+  return {Code::kCorrupt, "a piece of other values than its hash says"};
 }
 
 }  // namespace strom

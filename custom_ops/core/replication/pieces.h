@@ -68,18 +68,40 @@ class PieceTaker {
     std::span<float> values;
     uint64_t hash = 0;
   };
-  // The places outlive this.
-  explicit PieceTaker(std::vector<Place> places) : places_(std::move(places)) {}
+  // The places outlive this. `what` comes, for errors.
+  PieceTaker(std::vector<Place> places, const char* what)
+      : places_(std::move(places)), what_(what) {}
+  virtual ~PieceTaker() = default;
 
-  // The next bytes. kCorrupt where a piece is another one than that of the hash, or these are more
-  // than there are places for.
+  // The next bytes. kCorrupt where they are more than there are places for.
   Status Take(Bytes bytes);
   bool IsWhole() const { return next_ == places_.size(); }
+  // Whether every piece so far has its hash; one that has not holds no values of use.
+  virtual bool HaveTheirHashes() const { return true; }
+
+ protected:
+  static bool HasItsHash(const Place& place);
 
  private:
+  // Takes the first of these bytes, which are some, for a place. What is left of them; *is_full:
+  // whether the place has all.
+  virtual Status Fill(const Place& place, Bytes* bytes, bool* is_full) = 0;
+
   std::vector<Place> places_;
-  size_t next_ = 0;    // the place that is being filled
-  size_t filled_ = 0;  // its bytes so far
+  const char* const what_;
+  size_t next_ = 0;  // the place that is being filled
+};
+
+// Of pieces as they are.
+class WholePieceTaker final : public PieceTaker {
+ public:
+  explicit WholePieceTaker(std::vector<Place> places) : PieceTaker(std::move(places), "values") {}
+
+ private:
+  // kCorrupt where a piece is another one than that of the hash.
+  Status Fill(const Place& place, Bytes* bytes, bool* is_full) override;
+
+  size_t filled_ = 0;  // bytes of the place
 };
 
 }  // namespace strom

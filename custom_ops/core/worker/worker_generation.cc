@@ -271,9 +271,9 @@ void WorkerGeneration::HandlePieces(const BlobChunk& chunk) {
   } else if (chunk.offset == 0) {
     status = BeginPieces(chunk, &values);
   }
-  if (status.ok()) status = near_pieces_ ? near_pieces_->Take(values) : pieces_->Take(values);
+  if (status.ok()) status = pieces_->Take(values);
   const bool is_last = pieces_order_.IsWhole();
-  if (status.ok() && is_last != (near_pieces_ ? near_pieces_->IsWhole() : pieces_->IsWhole())) {
+  if (status.ok() && is_last != pieces_->IsWhole()) {
     status = {Code::kCorrupt, "more or fewer pieces than this worker lacks"};
   }
   if (!status.ok()) {
@@ -284,7 +284,7 @@ void WorkerGeneration::HandlePieces(const BlobChunk& chunk) {
 }
 
 void WorkerGeneration::EndPieces() {
-  asks_far_ = near_pieces_ && !near_pieces_->AreNear();
+  asks_far_ = !pieces_->HaveTheirHashes();
   ForgetPieces();
   if (asks_far_) {
     host_->SendBlob(EncodeBlob({BlobKind::kHashes, layout_.generation, 0, 0, 0}, TakeHashes()));
@@ -296,8 +296,6 @@ void WorkerGeneration::EndPieces() {
 
 // Takes the hashes off the first chunk of pieces.
 Status WorkerGeneration::BeginPieces(const BlobChunk& first, Bytes* values) {
-  pieces_.reset();
-  near_pieces_.reset();
   const PieceGrid grid(layout_.size);
   const size_t hashes_bytes = grid.count() * sizeof(uint64_t);
   if (values->size() < hashes_bytes) return {Code::kCorrupt, "pieces without their hashes"};
@@ -318,9 +316,9 @@ Status WorkerGeneration::BeginPieces(const BlobChunk& first, Bytes* values) {
     places.push_back({grid.Piece(std::span(*generation_.values), index), wanted[index]});
   }
   if (are_near) {
-    near_pieces_.emplace(std::move(places));
+    pieces_ = std::make_unique<NearPieceTaker>(std::move(places));
   } else {
-    pieces_.emplace(std::move(places));
+    pieces_ = std::make_unique<WholePieceTaker>(std::move(places));
   }
   return {};
 }

@@ -189,7 +189,6 @@ class WorkerGeneration {
   void ForgetPieces() {
     pieces_order_ = {};
     pieces_.reset();
-    near_pieces_.reset();
   }
   bool HasSnapshot() const;
   void Start();
@@ -213,9 +212,8 @@ class WorkerGeneration {
   VersionVector cut_;
   std::vector<uint64_t> hashes_;  // of the pieces of this worker's values, as the master knows them
   ChunkOrder pieces_order_;
-  std::optional<PieceTaker> pieces_;  // they go into this worker's values
-  std::optional<NearPieceTaker> near_pieces_;
-  bool asks_far_ = false;  // some were not near, and come whole
+  std::unique_ptr<PieceTaker> pieces_;  // they go into this worker's values
+  bool asks_far_ = false;               // some were not near, and come whole
   std::shared_ptr<const std::vector<float>> parameters_;
   uint64_t parameters_snapshot_ = 0;                                         // which they are
   std::optional<std::pair<uint64_t, std::vector<ReceivedUpdate>>> pending_;  // snapshot, updates

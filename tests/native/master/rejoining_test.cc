@@ -140,10 +140,7 @@ class SharedSnapshotTest : public testing::Test {
     }
   }
   void Hello(LinkId link, int32_t rank, int32_t attempt) {
-    strom::Hello hello{.rank = rank, .size = 3, .attempt = attempt};
-    hello.max_staleness = 0;
-    hello.instance.fill(static_cast<uint8_t>(link));
-    master.node.HandleLinkEvent(kNow, HelloOn(link, EncodeHello(hello)));
+    master.SayHello(link, rank, static_cast<uint8_t>(link), attempt, /*max_staleness=*/0);
     master.node.HandleLinkEvent(kNow, Up(link));
   }
   // One by which the only worker that trains makes a STEP.

@@ -40,7 +40,7 @@ bool Becomes(const std::vector<float>& wanted, std::vector<float> had) {
   const std::vector<uint8_t> bytes = NearOf({wanted});
   EXPECT_TRUE(taker.Take(bytes).ok());
   EXPECT_TRUE(taker.IsWhole());
-  return taker.AreNear();
+  return taker.HaveTheirHashes();
 }
 
 std::vector<float> Normal(size_t size, float deviation, uint32_t seed) {
@@ -157,7 +157,7 @@ TEST(NearPieceTaker, TakesPiecesInBytesOfAnyNumber) {
       ASSERT_TRUE(taker.Take(Bytes(bytes).subspan(at, std::min(step, bytes.size() - at))).ok());
     }
     EXPECT_TRUE(taker.IsWhole());
-    EXPECT_TRUE(taker.AreNear());
+    EXPECT_TRUE(taker.HaveTheirHashes());
     EXPECT_EQ(values, wanted);
     EXPECT_EQ(taker.Take(Bytes(bytes).first(1)).code, Code::kCorrupt) << "one too many";
   }
@@ -171,7 +171,7 @@ TEST(NearPieceTaker, OnePieceThatIsNotNearSpoilsNoOther) {
   NearPieceTaker taker = TakerOf(wanted, &values);
   ASSERT_TRUE(taker.Take(NearOf(wanted)).ok());
   EXPECT_TRUE(taker.IsWhole());
-  EXPECT_FALSE(taker.AreNear());
+  EXPECT_FALSE(taker.HaveTheirHashes());
   EXPECT_EQ(values[0], wanted[0]);
   EXPECT_EQ(values[2], wanted[2]);
 }
@@ -179,7 +179,7 @@ TEST(NearPieceTaker, OnePieceThatIsNotNearSpoilsNoOther) {
 TEST(NearPieceTaker, WithoutPlacesItIsWhole) {
   NearPieceTaker taker({});
   EXPECT_TRUE(taker.IsWhole());
-  EXPECT_TRUE(taker.AreNear());
+  EXPECT_TRUE(taker.HaveTheirHashes());
   EXPECT_EQ(taker.Take(std::vector<uint8_t>(1)).code, Code::kCorrupt);
 }
 
@@ -203,7 +203,7 @@ TEST(NearPieceTaker, BytesThatAreMadeUpAreNotNear) {
     NearPieceTaker taker = TakerOf({wanted}, &values);
     ASSERT_TRUE(taker.Take(bytes).ok());
     EXPECT_TRUE(taker.IsWhole());
-    EXPECT_FALSE(taker.AreNear());
+    EXPECT_FALSE(taker.HaveTheirHashes());
   }
 }
 

@@ -43,15 +43,15 @@ TEST(PieceGrid, OnlyWholePiecesHaveAHash) {
 }
 
 // Where these pieces of `values` belong, if they are to be those of `wanted`.
-PieceTaker TakerOf(const std::vector<float>& wanted, const std::vector<uint32_t>& indices,
-                   std::vector<float>* values) {
+WholePieceTaker TakerOf(const std::vector<float>& wanted, const std::vector<uint32_t>& indices,
+                        std::vector<float>* values) {
   const PieceGrid grid(values->size());
   const std::vector<uint64_t> hashes = grid.Hashes(wanted);
   std::vector<PieceTaker::Place> places;
   for (const uint32_t index : indices) {
     places.push_back({grid.Piece(std::span(*values), index), hashes[index]});
   }
-  return PieceTaker(std::move(places));
+  return WholePieceTaker(std::move(places));
 }
 
 // Their bytes, one behind the other.
@@ -64,7 +64,7 @@ std::vector<uint8_t> BytesOf(const std::vector<float>& values,
   return bytes;
 }
 
-TEST(PieceTaker, WhatOneLacksMakesItsValuesThoseOfTheOther) {
+TEST(WholePieceTaker, WhatOneLacksMakesItsValuesThoseOfTheOther) {
   for (const size_t size : {size_t{1}, size_t{300}, size_t{1001}}) {
     const PieceGrid grid(size);
     const std::vector<float> wanted = Counting(size);
@@ -75,7 +75,7 @@ TEST(PieceTaker, WhatOneLacksMakesItsValuesThoseOfTheOther) {
     ASSERT_THAT(lacking, SizeIs(size == 1 ? 1 : 2));
     const std::vector<uint8_t> bytes = BytesOf(wanted, lacking);
     EXPECT_EQ(bytes.size(), grid.ElementsOf(lacking) * sizeof(float));
-    PieceTaker taker = TakerOf(wanted, lacking, &had);
+    WholePieceTaker taker = TakerOf(wanted, lacking, &had);
     for (size_t at = 0; at < bytes.size(); at += 3) {
       EXPECT_FALSE(taker.IsWhole());
       ASSERT_TRUE(
@@ -87,18 +87,18 @@ TEST(PieceTaker, WhatOneLacksMakesItsValuesThoseOfTheOther) {
   }
 }
 
-TEST(PieceTaker, WhatBelongsToAnotherHashIsRefusedOnceItsPieceIsWhole) {
+TEST(WholePieceTaker, WhatBelongsToAnotherHashIsRefusedOnceItsPieceIsWhole) {
   const std::vector<float> wanted = Counting(1001);
   std::vector<float> values(1001);
-  PieceTaker taker = TakerOf(wanted, {3, 250}, &values);
+  WholePieceTaker taker = TakerOf(wanted, {3, 250}, &values);
   std::vector<uint8_t> bytes = BytesOf(wanted, {3, 250});
   ++bytes.back();
   EXPECT_TRUE(taker.Take(Bytes(bytes).first(bytes.size() - 1)).ok());
   EXPECT_EQ(taker.Take(Bytes(bytes).last(1)).code, Code::kCorrupt);
 }
 
-TEST(PieceTaker, WithoutPlacesItIsWhole) {
-  PieceTaker taker({});
+TEST(WholePieceTaker, WithoutPlacesItIsWhole) {
+  WholePieceTaker taker({});
   EXPECT_TRUE(taker.IsWhole());
   EXPECT_TRUE(taker.Take({}).ok());
 }

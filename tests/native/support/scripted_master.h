@@ -28,8 +28,10 @@ class Master {
   explicit Master(int32_t workers, MasterNodeOptions options = {})
       : node(With(options, workers), &links), workers_(workers) {}
 
-  void SayHello(LinkId link, int32_t rank, uint8_t instance, int32_t attempt = 0) {
+  void SayHello(LinkId link, int32_t rank, uint8_t instance, int32_t attempt = 0,
+                int32_t max_staleness = -1) {
     Hello hello{.rank = rank, .size = workers_, .attempt = attempt};
+    hello.max_staleness = max_staleness;
     hello.instance.fill(instance);
     node.HandleLinkEvent(kNow, HelloOn(link, EncodeHello(hello)));
   }
@@ -50,10 +52,10 @@ class Master {
     for (const UpdateId& id : ids) updates.push_back(UpdateWith(id, kLayout));
     node.HandleLinkEvent(kNow, MessageOn(link, Channel::kUpdate, MergedOf(updates, kLayout)));
   }
-  void Join() {
+  void Join(int32_t max_staleness = -1) {
     for (int32_t rank = 0; rank < workers_; ++rank) {
       const LinkId link = static_cast<LinkId>(rank + 1);
-      SayHello(link, rank, static_cast<uint8_t>(rank + 1));
+      SayHello(link, rank, static_cast<uint8_t>(rank + 1), 0, max_staleness);
       node.HandleLinkEvent(kNow, Up(link));
     }
   }

@@ -18,31 +18,24 @@
 #include "link_events.h"
 #include "merged_updates.h"
 #include "recorded_links.h"
+#include "scripted_worker.h"
 
 namespace strom {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kNow = 1'000'000'000;
-constexpr Layout kLayout = {.generation = 1, .size = 100, .hash = 5};
 constexpr uint64_t kOrigin = uint64_t{1} << 32 | 1, kOther = kOrigin + 1, kChild = kOrigin + 2;
 
 // A worker that has joined over link 1 and is training.
-class TrainingWorker {
+class TrainingWorker : public ScriptedWorker {
  public:
   explicit TrainingWorker(int32_t max_staleness, int64_t merging_ns = kNotMerging)
-      : node({.max_staleness = max_staleness, .master = {}}, &links) {
-    node.Start(kNow);
-    node.HandleLinkEvent(kNow, Up(1, EncodeWelcome({kOrigin, 0, 1})));
-    const auto values = std::make_shared<std::vector<float>>(kLayout.size);
-    node.BeginGeneration(kNow, {1, static_cast<int64_t>(kLayout.size), kLayout.hash, "", values});
+      : ScriptedWorker({.max_staleness = max_staleness, .master = {}},
+                       std::make_shared<std::vector<float>>(kLayout.size)) {
     Hear(StartGeneration{1, {}, 0, 0, -1, merging_ns});
     while (node.PollEvent()) {
     }
-  }
-  void Hear(const ControlMessage& message, int64_t now_ns = kNow) {
-    node.HandleLinkEvent(now_ns, MessageOn(1, message));
   }
   void HearUpdate(const Buffer& update, LinkId link = 1) {
     node.HandleLinkEvent(kNow, MessageOn(link, Channel::kUpdate, update));
@@ -78,9 +71,6 @@ class TrainingWorker {
     }
     return parameters[0];
   }
-
-  RecordedLinks links;
-  WorkerNode node;
 };
 
 TEST(MisbehavingMasterTest, AWorkerTakesNoUpdateInItsOwnName) {
@@ -357,43 +347,23 @@ TEST(MisbehavingMasterTest, AnOwnUpdateThatNoBeaconHasNamedForLongIsSaidAgain) {
 }
 
 // Worker 1, whose values are 0, 1, 2, ..., waits for the master's.
-class StartingWorker {
+class StartingWorker : public ScriptedWorker {
  public:
-  StartingWorker() : node({.rank = 1, .master = {}}, &links) {
-    std::iota(own->begin(), own->end(), 0.0f);
-    node.Start(kNow);
-    node.HandleLinkEvent(kNow, Up(1, EncodeWelcome({kOrigin, 0, 1})));
-    node.BeginGeneration(kNow, {1, static_cast<int64_t>(kLayout.size), kLayout.hash, "", own});
-    node.HandleLinkEvent(kNow, MessageOn(1, StartGeneration{1, {}}));
-  }
-  // Pieces of these values, behind the hashes of others.
-  static std::vector<Buffer> Pieces(const std::vector<float>& values,
-                                    const std::vector<uint32_t>& indices,
-                                    const std::vector<float>& hashed, int64_t chunk_bytes) {
-    const PieceGrid grid(kLayout.size);
-    const std::vector<uint64_t> hashes = grid.Hashes(hashed);
-    std::vector<Bytes> parts = grid.Parts(values, indices);
-    parts.insert(parts.begin(), AsBytes(hashes));
-    return EncodeParts({BlobKind::kPieces, 1, 0, 0, 0}, std::move(parts), chunk_bytes);
-  }
-  void Hear(const std::vector<Buffer>& chunks) {
-    for (const Buffer& chunk : chunks) {
-      node.HandleLinkEvent(kNow, MessageOn(1, Channel::kState, chunk));
-    }
-  }
-  // The parameters with which it has started, "" or why it has failed; null = neither.
-  std::pair<std::shared_ptr<const std::vector<float>>, std::string> Outcome() {
-    while (auto event = node.PollEvent()) {
-      if (event->type == WorkerEvent::Type::kFailed) return {nullptr, event->status.message};
-      if (event->type == WorkerEvent::Type::kStarted) return {event->parameters, ""};
-    }
-    return {};
-  }
+  StartingWorker() : StartingWorker(std::make_shared<std::vector<float>>(Ascending())) {}
+  auto Outcome() { return ScriptedWorker::Outcome(WorkerEvent::Type::kStarted); }
 
-  const std::shared_ptr<std::vector<float>> own =
-      std::make_shared<std::vector<float>>(kLayout.size);
-  RecordedLinks links;
-  WorkerNode node;
+  const std::shared_ptr<std::vector<float>> own;
+
+ private:
+  explicit StartingWorker(const std::shared_ptr<std::vector<float>>& values)
+      : ScriptedWorker({.rank = 1, .master = {}}, values), own(values) {
+    Hear(StartGeneration{1, {}});
+  }
+  static std::vector<float> Ascending() {
+    std::vector<float> values(kLayout.size);
+    std::iota(values.begin(), values.end(), 0.0f);
+    return values;
+  }
 };
 
 TEST(MisbehavingMasterTest, PiecesGoIntoAWorkersOwnValuesAsTheyCome) {
@@ -401,7 +371,7 @@ TEST(MisbehavingMasterTest, PiecesGoIntoAWorkersOwnValuesAsTheyCome) {
     StartingWorker worker;
     std::vector<float> wanted = *worker.own;
     wanted[3] = wanted[98] = -1;
-    worker.Hear(StartingWorker::Pieces(wanted, {3, 98}, wanted, chunk_bytes));
+    worker.HearBlob(PiecesOf(wanted, {3, 98}, wanted, chunk_bytes));
     const auto [parameters, failure] = worker.Outcome();
     ASSERT_TRUE(parameters) << failure;
     EXPECT_EQ(parameters, worker.own);
@@ -415,11 +385,11 @@ TEST(MisbehavingMasterTest, PiecesThatDoNotMakeTheMastersValuesEndTheWorker) {
   wanted[3] = -1;
   const auto failure = [](const std::vector<Buffer>& chunks) {
     StartingWorker other;
-    other.Hear(chunks);
+    other.HearBlob(chunks);
     return other.Outcome().second;
   };
   const auto pieces = [&](const std::vector<uint32_t>& indices, int64_t chunk_bytes = kChunkBytes) {
-    return StartingWorker::Pieces(wanted, indices, wanted, chunk_bytes);
+    return PiecesOf(wanted, indices, wanted, chunk_bytes);
   };
   EXPECT_EQ(failure(pieces({3})), "");
   EXPECT_THAT(failure(pieces({})), HasSubstr("other pieces than this worker lacks"));

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/replication/near_values.h"
-#include "core/worker/worker_node.h"
 #include "scripted_master.h"
+#include "scripted_worker.h"
 
 namespace strom {
 namespace {
@@ -49,14 +49,6 @@ std::vector<Buffer> NearPieces(const std::vector<float>& wanted,
   return EncodeParts({BlobKind::kNearPieces, 1, 0, 0, 0}, {AsBytes(hashes), near});
 }
 
-std::vector<Buffer> WholePieces(const std::vector<float>& wanted,
-                                const std::vector<uint32_t>& indices) {
-  const std::vector<uint64_t> hashes = Grid().Hashes(wanted);
-  std::vector<Bytes> parts = Grid().Parts(wanted, indices);
-  parts.insert(parts.begin(), AsBytes(hashes));
-  return EncodeParts({BlobKind::kPieces, 1, 0, 0, 0}, std::move(parts));
-}
-
 std::vector<uint32_t> All() {
   std::vector<uint32_t> indices(kLayout.size);
   std::iota(indices.begin(), indices.end(), 0u);
@@ -74,46 +66,26 @@ std::vector<BlobChunk> Sent(const RecordedLinks& links, LinkId link, BlobKind ki
   return found;
 }
 
-// Worker 1, which has sent its state and waits for the master's parameters.
-class EndingWorker {
- public:
-  explicit EndingWorker(std::shared_ptr<std::vector<float>> own)
-      : node({.rank = 1, .master = {}}, &links) {
-    node.Start(kNow);
-    node.HandleLinkEvent(kNow, Up(1, EncodeWelcome({Master::Origin(2), 0, 1})));
-    const auto start = std::make_shared<std::vector<float>>(Counting());
-    node.BeginGeneration(kNow, {1, static_cast<int64_t>(kLayout.size), kLayout.hash, "", start});
-    node.HandleLinkEvent(kNow, MessageOn(1, StartGeneration{1, {}}));
-    Hear(WholePieces(*start, {}));
-    node.Finish(kNow, false);
-    node.HandleLinkEvent(kNow, MessageOn(1, Final{1, {}, 0}));
-    node.SendState(kNow, {}, std::move(own));
-    Hear(EncodeBlob({BlobKind::kResult, 1, 0, 0, 2}, std::vector<double>{}));
-    (void)Outcome();
-    links.sent.clear();
-  }
-
-  void Hear(const std::vector<Buffer>& chunks) {
-    for (const Buffer& chunk : chunks) {
-      node.HandleLinkEvent(kNow, MessageOn(1, Channel::kState, chunk));
-    }
-  }
-  // The parameters with which it ends, "" or why it has failed; null = neither.
-  std::pair<std::shared_ptr<const std::vector<float>>, std::string> Outcome() {
-    while (auto event = node.PollEvent()) {
-      if (event->type == WorkerEvent::Type::kFailed) return {nullptr, event->status.message};
-      if (event->type == WorkerEvent::Type::kResult) return {event->parameters, ""};
-    }
-    return {};
-  }
-
-  RecordedLinks links;
-  WorkerNode node;
-};
-
 std::shared_ptr<std::vector<float>> Shared(std::vector<float> values) {
   return std::make_shared<std::vector<float>>(std::move(values));
 }
+
+// Worker 1, which has sent its state and waits for the master's parameters.
+class EndingWorker : public ScriptedWorker {
+ public:
+  explicit EndingWorker(std::shared_ptr<std::vector<float>> own)
+      : ScriptedWorker({.rank = 1, .master = {}}, Shared(Counting())) {
+    Hear(StartGeneration{1, {}});
+    HearBlob(PiecesOf(Counting(), {}, Counting()));
+    node.Finish(kNow, false);
+    Hear(Final{1, {}, 0});
+    node.SendState(kNow, {}, std::move(own));
+    HearBlob(EncodeBlob({BlobKind::kResult, 1, 0, 0, 2}, std::vector<double>{}));
+    (void)ScriptedWorker::Outcome(WorkerEvent::Type::kResult);
+    links.sent.clear();
+  }
+  auto Outcome() { return ScriptedWorker::Outcome(WorkerEvent::Type::kResult); }
+};
 
 TEST(NearEndTest, WhatIsNearBecomesTheMastersInTheWorkersOwnValues) {
   std::vector<float> nearly = NextTo(Counting());
@@ -122,7 +94,7 @@ TEST(NearEndTest, WhatIsNearBecomesTheMastersInTheWorkersOwnValues) {
   EndingWorker worker(own);
   std::vector<uint32_t> lacking = All();
   lacking.erase(lacking.begin() + 7);
-  worker.Hear(NearPieces(Counting(), lacking));
+  worker.HearBlob(NearPieces(Counting(), lacking));
   const auto [parameters, failure] = worker.Outcome();
   ASSERT_TRUE(parameters) << failure;
   EXPECT_EQ(parameters, own);
@@ -135,7 +107,7 @@ TEST(NearEndTest, WhatIsNotNearIsAskedForAndComesWhole) {
   nearly[3] = -1;
   nearly[98] = 0;
   EndingWorker worker(Shared(nearly));
-  worker.Hear(NearPieces(Counting(), All()));
+  worker.HearBlob(NearPieces(Counting(), All()));
   EXPECT_FALSE(worker.Outcome().first);
   const std::vector<BlobChunk> asked = Sent(worker.links, 1, BlobKind::kHashes);
   ASSERT_EQ(asked.size(), 1u);
@@ -145,10 +117,10 @@ TEST(NearEndTest, WhatIsNotNearIsAskedForAndComesWhole) {
   ASSERT_TRUE(blob.Values(&hashes).ok());
   EXPECT_THAT(Lacking(Grid().Hashes(Counting()), hashes), ElementsAre(3, 98));
 
-  worker.Hear(NearPieces(Counting(), {3, 98}));  // a second time
+  worker.HearBlob(NearPieces(Counting(), {3, 98}));  // a second time
   EXPECT_EQ(worker.Outcome(), std::pair(std::shared_ptr<const std::vector<float>>(), std::string()))
       << "nobody has asked for it";
-  worker.Hear(WholePieces(Counting(), {3, 98}));
+  worker.HearBlob(PiecesOf(Counting(), {3, 98}, Counting()));
   const auto [parameters, failure] = worker.Outcome();
   ASSERT_TRUE(parameters) << failure;
   EXPECT_EQ(*parameters, Counting());
@@ -156,7 +128,7 @@ TEST(NearEndTest, WhatIsNotNearIsAskedForAndComesWhole) {
 
 TEST(NearEndTest, NearPiecesThatCannotBeEndTheWorker) {
   const auto failure = [](EndingWorker worker, const std::vector<Buffer>& chunks) {
-    worker.Hear(chunks);
+    worker.HearBlob(chunks);
     return worker.Outcome().second;
   };
   EXPECT_THAT(failure(EndingWorker(nullptr), NearPieces(Counting(), All())),
@@ -172,13 +144,7 @@ TEST(NearEndTest, NearPiecesThatCannotBeEndTheWorker) {
 class EndingMaster {
  public:
   explicit EndingMaster(const std::vector<float>& own, int32_t max_staleness = -1) : master(2) {
-    for (LinkId link : {1, 2}) {
-      Hello hello{.rank = static_cast<int32_t>(link - 1), .size = 2};
-      hello.max_staleness = max_staleness;
-      hello.instance.fill(static_cast<uint8_t>(link));
-      master.node.HandleLinkEvent(kNow, HelloOn(link, EncodeHello(hello)));
-      master.node.HandleLinkEvent(kNow, Up(link));
-    }
+    master.Join(max_staleness);
     master.BeginAsChief(1, {kLayout, 0, ""}, Counting());
     master.Say(2, Announce{kLayout, 0, ""});
     master.Say(1, Done{1, 0, 0});
