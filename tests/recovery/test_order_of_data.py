@@ -64,6 +64,12 @@ def rows() -> Any:
     return tf.data.Dataset.from_tensor_slices((x, x))
 
 
+def numbers(*, anew: bool) -> Any:
+    """As many rows of random numbers: others in each epoch, or the same."""
+    drawn = tf.data.Dataset.random(seed=1, rerandomize_each_iteration=anew)
+    return drawn.take(4 * BATCHES).map(lambda number: (number[None], number[None]))
+
+
 DATA: dict[str, tuple[Callable[[], Any], int | None]] = {
     "shuffled": (lambda: rows().shuffle(64, seed=1).batch(4), BATCHES),
     "shuffled in parts": (lambda: rows().shuffle(64, seed=1).batch(4).shard(2, 1), BATCHES // 2),
@@ -74,6 +80,16 @@ DATA: dict[str, tuple[Callable[[], Any], int | None]] = {
         None,
     ),
     "in its own order": (lambda: rows().batch(4), BATCHES),
+    "of random numbers": (lambda: numbers(anew=True).batch(4), BATCHES),
+    "of the same random numbers": (lambda: numbers(anew=False).batch(4), BATCHES),
+    "of one that shuffles beside one that does not": (
+        lambda: (
+            tf.data.Dataset.zip(rows(), rows().shuffle(64, seed=1))
+            .map(lambda one, other: (other[0], one[0]))
+            .batch(4)
+        ),
+        BATCHES,
+    ),
 }
 
 

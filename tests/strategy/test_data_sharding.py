@@ -77,6 +77,8 @@ def test_an_order_that_differs_between_workers_is_warned_of_once(
 ) -> None:
     monkeypatch.setattr(context.context(), "_seed", None)  # Another test may have set one for all.
     dataset = shuffled(tf.data.Dataset.range(8))
+    shard_dataset(dataset, 0, 1)
+    assert not caplog.text  # A worker by itself divides nothing.
     for rank in range(2):
         shard_dataset(dataset, rank, 2)
     assert caplog.text.count("shuffled without a seed") == warns
