@@ -124,7 +124,17 @@ def install(variables: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
 
 
 def optimizers_of(model: Any) -> list[Any]:
-    """Each of a model's optimizers once, those of a GAN's `train_step` too."""
-    own = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
+    """Each of a model's optimizers once, those of a GAN's `train_step` too.
+
+    They may be attributes, or lie in one that is a list, a tuple or a dict.
+    """
+    held = (one for value in vars(model).values() for one in _items(value))
+    own = [one for one in held if isinstance(one, keras.optimizers.Optimizer)]
     found = [getattr(model, "optimizer", None), *own]  # Keras has none before `compile`.
     return list({id(optimizer): optimizer for optimizer in found if optimizer}.values())
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else [value]

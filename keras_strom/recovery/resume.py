@@ -7,6 +7,7 @@ number of batches of an epoch is known. The batches before it are skipped in the
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -105,6 +106,7 @@ class ResumableData:
         self._dataset = dataset
         self._distribute = distribute
         self._whole = distribute(dataset)
+        self._epochs: weakref.ref[Any] | None = None
         self._skip = 0
         self._orders: list[int] = []  # That are left out before each of the next iterators.
 
@@ -125,6 +127,19 @@ class ResumableData:
     def pass_over(self, epochs: int, per_epoch: int | None) -> None:
         """Leaves out all of a `fit` that is over, for the next one with the same dataset."""
         self._draw(self._orders_of(epochs, per_epoch))
+
+    def read_by(self, epochs: Any) -> None:
+        """What reads it: Keras's `EpochIterator`, which has the data as the user has given them."""
+        self._epochs = weakref.ref(epochs)
+
+    def end_epoch(self) -> None:
+        """After an epoch that Keras has left early, of which it tells the user's data nothing.
+
+        A `PyDataset` could not begin the next one else.
+        """
+        reader = None if self._epochs is None else self._epochs()
+        if reader is not None:
+            reader.data_adapter.on_epoch_end()
 
     def __iter__(self) -> Iterator[Any]:
         if self._orders:

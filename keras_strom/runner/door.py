@@ -101,6 +101,7 @@ class Door:
     def __exit__(self, kind: object, error: object, _: object) -> None:
         with self._changed:
             self._closed = True
+            self._changed.notify_all()  # Agents that wait for the job to begin.
             machines = list(self._all)
             strangers = list(self._strangers)
         # Closing alone does not wake a thread that waits in accept.

@@ -98,12 +98,13 @@ class Fleet:
         tell: Callable[[str], object] = lambda _: None,
     ) -> None:
         hosts = hosts or (Host("localhost", workers),)
-        here = sum(host.slots for host in hosts if host.is_here)
-        distant = tuple(host for host in hosts if not host.is_here)
-        if hosts[0].is_here or not here:  # Ranks go by the order of hosts.
-            self._hosts = (*((Host(HERE, here),) if here else ()), *distant)
-        else:
-            self._hosts = (*distant, Host(HERE, here))
+        own = [host for host in hosts if host.is_here]  # Several names may be this machine's.
+        here = Host(HERE, sum(host.slots for host in own))
+        self._hosts = tuple(
+            here if host.is_here else host
+            for host in hosts  # Whose order ranks go by.
+            if not host.is_here or host is own[0]
+        )
         self._workers = workers
         self._ssh_args = ssh_args
         self._warm_start = warm_start

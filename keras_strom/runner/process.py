@@ -580,7 +580,8 @@ class WorkerProcess:
         left = self._left.decode("ascii", "replace")
         if exit_code != 0:
             result = None
-            traceback = traceback or record.traceback or _describe_exit(exit_code, record.tail)
+            printed = record.traceback if self._terminated else _last_words(exit_code, record)
+            traceback = traceback or printed or _describe_exit(exit_code, record.tail)
         elif self._is_function and result is None:
             traceback = traceback or "the function ended its process without returning"
         return Outcome(exit_code, result, traceback, record.tail, self._terminated, raised, left)
@@ -632,6 +633,20 @@ def check_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
         if name.startswith(environment.PREFIX) and name not in environment.USERS:
             raise errors.InvalidOption(f"env must not set {name}: the runner sets it")
     return env or {}
+
+
+def _last_words(exit_code: int, record: OutputRecord) -> str:
+    """The traceback that a process has ended with; "" = none, or one that it has outlived.
+
+    A process that a signal ends has mostly outlived what it has printed: an exception that it has
+    caught and logged. Who kills it asks for no exception; else the last lines may tell of one, as
+    where threads that are left abort a process whose program has failed.
+    """
+    traceback = record.traceback
+    has_ended_with = exit_code > 0 or (
+        exit_code != -signal.SIGKILL and traceback.rpartition("\n")[2] in record.tail
+    )
+    return traceback if has_ended_with else ""
 
 
 def _describe_exit(exit_code: int, tail: Sequence[str]) -> str:

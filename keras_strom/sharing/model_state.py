@@ -65,7 +65,9 @@ def moving_averages(models: Sequence[Any]) -> list[Any]:
     for model in models:
         for optimizer in parts_of(getattr(model, "optimizer", None)):
             if getattr(optimizer, "use_ema", False):
-                found += tf_variables(optimizer._model_variables_moving_average)
+                # A part of several may train nothing, and has none then.
+                averages = getattr(optimizer, "_model_variables_moving_average", None)
+                found += tf_variables(averages or [])
     return found
 
 

@@ -69,9 +69,10 @@ def average_from_here(model: Any) -> None:
     if averaging and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     for rule in averaging:
-        averages = rule._model_variables_moving_average
-        for variable, average in zip(rule._trainable_variables, averages, strict=True):
-            average.assign(variable)
+        averages = getattr(rule, "_model_variables_moving_average", None)
+        if averages:  # A part of several may train nothing.
+            for variable, average in zip(rule._trainable_variables, averages, strict=True):
+                average.assign(variable)
 
 
 def scales_loss(optimizer: Any) -> bool:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -24,6 +24,9 @@ from keras_strom.sharing.wrapping import wrap_once
 from keras_strom.strategy.fit_failure import words_of
 from keras_strom.strategy.monitor import StromMonitor
 from keras_strom.strategy.trackers import ReportsOnly, is_of_chief, is_search
+
+if TYPE_CHECKING:
+    from keras_strom.strategy.generation import Generation
 
 _logger = logging.getLogger("keras_strom")
 
@@ -98,6 +101,17 @@ def off_the_chief(callbacks: Iterable[Any]) -> list[Any]:
         elif not isinstance(callback, _CHIEFS_ALONE) and not is_of_chief(callback):
             kept.append(callback)
     return kept
+
+
+def may_leave_epoch(running: Generation, is_chief: bool) -> bool:
+    """Whether `model.stop_training` may end an epoch early: off the chief only where all stop."""
+    if is_chief or running.stop_requested():
+        return True
+    running.warn_once(
+        "a callback has set model.stop_training after a batch, which the chief (worker 0) alone "
+        "decides, for all: this worker trains on"
+    )
+    return False
 
 
 def explain_missing_file(error: BaseException) -> None:

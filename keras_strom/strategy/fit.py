@@ -42,7 +42,12 @@ from keras_strom.sharing.flat_space import update_copies
 from keras_strom.sharing.progress import Progress, begin_fit_at, first_epoch_of
 from keras_strom.sharing.wrapping import definer_of, is_wrapped, wrap_once
 from keras_strom.strategy.building import building_once
-from keras_strom.strategy.callbacks import may_write, off_the_chief, writers_between_batches
+from keras_strom.strategy.callbacks import (
+    may_leave_epoch,
+    may_write,
+    off_the_chief,
+    writers_between_batches,
+)
 from keras_strom.strategy.data_sharding import shard_fit_arguments
 from keras_strom.strategy.epoch_logs import EpochLogs, plain
 from keras_strom.strategy.fit_failure import (
@@ -206,7 +211,7 @@ def _put_around(
     users = _listed(given)
     monitored = _monitored(users, sharing, training, restore)
     training.follows_schedule = follows_schedule(monitored)
-    training.swaps_averages = any(isinstance(one, keras.callbacks.SwapEMAWeights) for one in users)
+    training.swappers = [one for one in users if isinstance(one, keras.callbacks.SwapEMAWeights)]
     training.shows_epochs |= any(not isinstance(one, StromMonitor) for one in monitored)
     reports = reports_of(sharing.environment)
     reporters = [] if reports is None else [Reporter(reports)]
@@ -215,9 +220,9 @@ def _put_around(
         for callback in ours:
             if callback not in users:
                 callback.set_model(arguments["self"])
-                callback.set_params(given.params)
-        given.callbacks = ours
-        restore.callback(setattr, given, "callbacks", users)
+                callback.set_params({**given.params, "epochs": arguments["epochs"]})
+        restore.callback(vars(given).update, callbacks=users, _async_train=given._async_train)
+        given.callbacks, given._async_train = ours, False  # Ours follow batches as they end.
     else:
         arguments["callbacks"] = ours
 
@@ -279,7 +284,7 @@ class _Training:
         # beside a joint model need not fetch that.
         self.shows_epochs = True
         self.follows_schedule = False  # Of learning rates, not the chief's.
-        self.swaps_averages = False  # A callback swaps the model with its moving average and back.
+        self.swappers: list[Any] = []  # Callbacks that swap the model with its moving average.
 
     def begin(self, epochs: int, per_epoch: int | None) -> None:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
@@ -359,7 +364,7 @@ class _Training:
             self._leave_for_good(trains=True)
         if self._sharing.checkpoints is not None:
             self._sharing.checkpoints.save_if_due(self._sharing, self._fit, place)
-        self._sharing.step.show_own(self._sharing.space, swapped=self.swaps_averages)
+        self._sharing.step.show_own(self._sharing.space, swapped=bool(self.swappers))
         now = time.monotonic()
         if now >= self._next_poll:
             self._next_poll = now + _STOP_POLL_SECONDS
@@ -403,6 +408,9 @@ class _Training:
         """
         if self.watch.caught is not None and not self._model.stop_training:
             raise self.watch.caught
+        if self._model.stop_training and self.watch.caught is None:
+            is_chief = self._sharing.environment.is_chief
+            self._model.stop_training = may_leave_epoch(self._running(), is_chief)
         if self._left is not None and batch + 1 >= self._left and not self._model.stop_training:
             self._model.stop_training = self._cut_short = True
 
@@ -425,6 +433,8 @@ class _Training:
         self._place = DataPosition(self._epoch + 1, 0)
         if self._cut_short:
             self._model.stop_training = self._cut_short = False
+            assert self._sharing.training_data is not None
+            self._sharing.training_data.end_epoch()
         self._skipped, self._left = 0, None
         generation = self._running()
         self._look_for_nan()
@@ -651,7 +661,8 @@ class _First(keras.callbacks.Callback):  # type: ignore[misc]
         self._training.show_shared(batch)
 
     def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._training.help_others()
+        if not any(one._ema_weights_in_model for one in self._training.swappers):
+            self._training.help_others()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._training.close_epoch()

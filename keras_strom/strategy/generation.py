@@ -410,7 +410,7 @@ class Generation:
             assign(variables, self._state_before)
             install_standing(self._models, self._state_at_end[size:])
         elif variables:
-            self._warn_once(
+            self.warn_once(
                 "the training had ended without this worker: its state that no optimizer trains, "
                 "such as BatchNormalization's averages, is that from the training's start"
             )
@@ -474,10 +474,9 @@ class Generation:
         if own is None or agreed is None or own.keys() != agreed.keys():
             return  # Other models than before.
         if own not in (agreed, assigned.fingerprint(self._models)):
-            self._warn_once(
-                "weights that were assigned on this worker since the last training differ from "
-                "the chief's and are lost: training goes on from the chief's. Assign the same on "
-                "all workers, or on worker 0"
+            self.warn_once(
+                "weights that were assigned on this worker since the last training differ from the "
+                "chief's, which all go on from: they are lost. Assign on worker 0, or all alike"
             )
 
     def _forget_residuals(self) -> None:
@@ -680,21 +679,22 @@ class Generation:
             return
         times, threshold = step.wind_up
         if times > _WIND_UP:
-            self._warn_once(
+            self.warn_once(
                 "the largest residual is %.0f times the threshold %.1e: progress waits for as many "
                 "steps before it is sent. Raise the threshold, or clip the residual",
                 times,
                 threshold,
             )
         if self._sharing.worker is not None and step.totals.assigned_outside > 0:
-            self._warn_once(
+            self.warn_once(
                 "shared variables were assigned outside strategy.run while training ran (%d times; "
                 "a callback, set_weights or load_weights?): such a change is not sent to the other "
                 "workers and is lost at the end of training. Assign before fit instead",
                 int(step.totals.assigned_outside),
             )
 
-    def _warn_once(self, words: str, *arguments: object) -> None:
+    def warn_once(self, words: str, *arguments: object) -> None:
+        """Logs what the user should know, each thing once."""
         if words not in self._warned:
             self._warned.add(words)
             _logger.warning("worker %d: " + words, self._sharing.environment.rank, *arguments)

@@ -455,7 +455,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         else:
             return keep_whole(divided(dataset, self))
         if by_keras and self._sharing is not None and self._environment.goes_on:
-            return self._sharing.resumable(dataset, distribute)
+            data = self._sharing.resumable(dataset, distribute)
+            data.read_by(sys._getframe(1).f_locals["self"])
+            return data
         return distribute(dataset)
 
     def distribute_datasets_from_function(

@@ -227,8 +227,11 @@ class Controller:
     def drain(self, executor: str) -> None:
         """An executor is about to be taken away: its workers leave and go on elsewhere.
 
-        Those that have not heard it yet hear it when this is called again.
+        Those that have not heard it yet hear it when this is called again. One worker by itself
+        has nobody to hand over to: it trains on, for Spark lets tasks end while it can.
         """
+        if self._workers == 1:
+            return
         with self._changed:
             tasks = [task for task in self._with_workers() if task.executor == executor]
             for task in tasks:
@@ -378,6 +381,8 @@ class Controller:
         if not task.is_newer_than(before):
             return False
         if not self._max_failures and not self._elastic and not before.leaves:
+            if before.ended and not self._speculation:
+                self._lose_result(before)
             return False
         if self._is_copy(before, task) or (before.lost_at is None and self._speculation):
             return False
@@ -416,6 +421,7 @@ class Controller:
         task.local_rank = next(n for n in range(self._workers) if n not in used)
         if before is not None and before.rank >= 0:
             task.rank, task.attempt = before.rank, before.attempt
+            task.idle_drains = before.idle_drains
             away = "" if before.lost_at is None else f" after {_seconds_since(before.lost_at)} away"
             self._start_again(task, away)
         else:
@@ -567,6 +573,15 @@ class Controller:
             self._start_again(task)
             return
         self._await_replacement(task, failure)
+
+    def _lose_result(self, task: RegisteredTask) -> None:
+        """Spark runs a worker anew that has ended: it has lost what that returned."""
+        if not self._failures:  # Else it has ended with one of them.
+            why = "its executor was lost before Spark had what it returned"
+            failure = Failure.lost(task, why, self._streamed)
+            self._failures.append(failure)
+            self._record("failed", task.rank, f"on {task.host}: {failure.cause}")
+            self._watching.ended(task.rank, f"{failure.error.who} {failure.cause}", failed=True)
 
     def _lose_elastically(self, task: RegisteredTask, failure: Failure) -> None:
         self._lost_tasks += 1

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import random
 import socket
 import threading
 import time
@@ -52,6 +53,10 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 30.0
+
+# How often a task comes to the driver's door, and at most how long it waits before it does again.
+_TRIES = 6
+_PAUSE_SECONDS = 2.0
 _PROGRESS_SECONDS = 0.25
 _MAX_WAITING_LINES = 10_000
 # Bounds of what one message holds, with room below channel.MAX_MESSAGE_BYTES.
@@ -209,6 +214,33 @@ def _run_worker(
         link.close()
 
 
+def _to_driver(task: Task) -> Channel:
+    """Comes to the driver, which turns some away while too many come at once.
+
+    Raises:
+        Unreachable: it does not answer.
+        SecretRejected: who answers is not the driver.
+        ConnectionError: it has turned this task away again and again.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            connection = socket.create_connection(task.controller, _CONNECT_SECONDS)
+        except OSError as error:
+            raise errors.Unreachable(
+                f"no way from {socket.gethostname()} to the driver's control port "
+                f"{format_address(task.controller)}: {error}; is this TCP port open?"
+            ) from error
+        try:
+            return Channel(connection, task.credentials, task.controller_key)
+        except BaseException as error:
+            connection.close()
+            turned_away = isinstance(error, ConnectionError)
+            if isinstance(error, errors.StromError) or not turned_away or not left:
+                raise
+        time.sleep(random.uniform(0.1, 1) * _PAUSE_SECONDS)
+    raise AssertionError("unreachable")
+
+
 class _DriverLink(WorkerListener):
     """The task's end of the control channel.
 
@@ -218,14 +250,7 @@ class _DriverLink(WorkerListener):
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        try:
-            connection = socket.create_connection(task.controller, _CONNECT_SECONDS)
-        except OSError as error:
-            raise errors.Unreachable(
-                f"no way from {socket.gethostname()} to the driver's control port "
-                f"{format_address(task.controller)}: {error}; is this TCP port open?"
-            ) from error
-        self._channel = Channel(connection, task.credentials, task.controller_key)
+        self._channel = _to_driver(task)
         self._changed = threading.Condition()  # Guards everything below.
         self._lines: deque[str] = deque()
         self._lost_lines = 0

@@ -13,11 +13,12 @@ import tensorflow as tf
 from keras_strom import StromStrategy, errors
 from keras_strom._native.node import StartInfo
 from keras_strom.job.environment import ClusterEnvironment
-from keras_strom.recovery.donation import Donation, install
+from keras_strom.recovery.donation import Donation, install, optimizers_of
 from keras_strom.recovery.packed_arrays import pack
 from keras_strom.recovery.resume import DataPosition, Fit, ResumableData, Start, place_after
 from keras_strom.recovery.takeover import donate_if_asked, take_over
 from keras_strom.sharing.constraints import Projection
+from keras_strom.sharing.model_state import moving_averages
 from keras_strom.strategy.generation import Generation, Sharing
 
 ARRAYS = {
@@ -73,6 +74,21 @@ def test_state_of_another_shape_is_refused_and_nothing_is_assigned() -> None:
     assert variables["state/0"].numpy().all()
 
 
+def test_optimizers_that_a_model_keeps_in_lists_and_dicts_are_its_own() -> None:
+    rules = [keras.optimizers.SGD(0.1) for _ in range(4)]
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(rules[0], "mse")
+    model.one, model.by_name, model.several = rules[1], {"d": rules[2]}, [rules[3], rules[1]]
+    assert [id(one) for one in optimizers_of(model)] == [id(one) for one in rules]
+
+
+def test_a_part_of_an_optimizer_that_trains_nothing_has_no_moving_averages() -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.1, use_ema=True), "mse")
+    assert not hasattr(model.optimizer, "_model_variables_moving_average")  # As of such a part.
+    assert moving_averages([model]) == []
+
+
 # ------------------------------------------------------------------ the place
 
 
@@ -101,9 +117,29 @@ def test_one_epoch_leaves_out_what_a_predecessor_has_trained() -> None:
     assert [int(v) for v in data] == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("endless", [False, True])
+class Rows(keras.utils.PyDataset):  # type: ignore[misc]
+    """Six batches; counts the epochs of which it hears."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.begun = self.ended = 0
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((8, 3), index, np.float32), np.zeros(8, np.float32)
+
+    def on_epoch_begin(self) -> None:
+        self.begun += 1
+
+    def on_epoch_end(self) -> None:
+        self.ended += 1
+
+
+@pytest.mark.parametrize("kind", ["dataset", "endless", "PyDataset", "PyDataset with threads"])
 def test_fit_goes_on_in_the_middle_of_an_epoch(
-    endless: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+    kind: str, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     monkeypatch.setattr("keras_strom.strategy.fit.Generation", LateGeneration)
     monkeypatch.setattr("keras_strom.strategy.fit.take_over", lambda *_: DataPosition(1, 4))
@@ -113,13 +149,16 @@ def test_fit_goes_on_in_the_middle_of_an_epoch(
     strategy = model.distribute_strategy
     strategy._environment = sharing.environment = ClusterEnvironment(attempt=1)
     rows = tf.data.Dataset.range(48).map(lambda i: (tf.fill([3], float(i)), 0.0))
-    data = rows.batch(8).repeat() if endless else rows.batch(8)
+    data: Any = rows.batch(8).repeat() if kind == "endless" else rows.batch(8)
+    if kind.startswith("PyDataset"):
+        data = Rows(workers=2) if "threads" in kind else Rows()
+    per_epoch = 6 if kind == "endless" else None
     seen = Batches()
-    history = model.fit(
-        data, epochs=3, steps_per_epoch=6 if endless else None, verbose=0, callbacks=[seen]
-    )
+    history = model.fit(data, epochs=3, steps_per_epoch=per_epoch, verbose=0, callbacks=[seen])
     assert seen.counts == {1: 2, 2: 6}
     assert history.epoch == [1, 2]
+    if isinstance(data, Rows):
+        assert (data.begun, data.ended) == (2, 2 + 1)  # Keras ends one that it reads to build.
     assert not [w for w in recwarn if "ran out of data" in str(w.message)]
 
 

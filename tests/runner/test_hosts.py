@@ -211,15 +211,12 @@ def test_workers_run_where_slots_are_and_know_their_places(tmp_path: Path) -> No
     lines = run(tmp_path, text, "a:1,localhost:2,b:4", 5, env={"MINE": "x y"})
     told, *said = lines
     assert told == (
-        f"keras-strom: worker 0 on a, workers 1 to 2 on b, workers 3 to 4 on {socket.gethostname()}"
+        f"keras-strom: worker 0 on a, workers 1 to 2 on {socket.gethostname()}, workers 3 to 4 on b"
         "; they reach the master at 127.0.0.1:9 (UDP)"
-    ) or told == (
-        "keras-strom: worker 0 on a, workers 1 to 4 on b; they reach the master at 127.0.0.1:9 "
-        "(UDP)"
     )
     assert sorted(said) == [
         f"[{rank}] {rank} 5 {local} ['--its', 'own'] {tmp_path} x y"
-        for rank, local in enumerate([0, 0, 1, 2, 3])
+        for rank, local in enumerate([0, 0, 1, 0, 1])
     ]
 
 

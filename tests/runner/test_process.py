@@ -284,6 +284,29 @@ def test_a_scripts_traceback_is_found_in_its_output(tmp_path: Path, start: Start
 
 
 @pytest.mark.parametrize(
+    ("number", "lines", "words"),
+    [
+        (signal.SIGKILL, 0, "it was ended by SIGKILL; was it out of memory?"),
+        (signal.SIGSEGV, TAIL_LINES, "it was ended by SIGSEGV"),
+        (signal.SIGSEGV, 0, "KeyError: 'caught'"),  # As where threads crash that are left.
+    ],
+)
+def test_an_exception_that_a_process_has_outlived_is_not_why_it_was_killed(
+    tmp_path: Path, number: int, lines: int, words: str
+) -> None:
+    text = (
+        "import os, traceback\n"
+        "try:\n    raise KeyError('caught')\nexcept KeyError:\n    traceback.print_exc()\n"
+        f"print('and on\\n' * {lines}, end='', flush=True)\n"
+        f"os.kill(os.getpid(), {int(number)})\n"
+    )
+    with WorkerProcess(script(tmp_path, text), PLACE) as process:
+        outcome = process.wait(DEADLINE)
+    assert outcome.exit_code == -number
+    assert exception_line(outcome.traceback) == words
+
+
+@pytest.mark.parametrize(
     ("text", "error"),
     [
         ("def f(:\n", "SyntaxError: invalid syntax"),

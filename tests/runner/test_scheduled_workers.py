@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from keras_strom import cli, errors
+from keras_strom import __version__, cli, errors
 from keras_strom.job.drain import DRAINED_EXIT_CODE
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner import door, launcher, master_command, remote_machine, scheduled_worker
@@ -458,6 +459,19 @@ def test_a_port_that_others_listen_at_is_a_clear_error(tmp_path: Path) -> None:
         )  # fmt: skip
         with pytest.raises(errors.AddressError, match=r"TCP 127\.0\.0\.1:\d+, to which workers"):
             door.__enter__()
+
+
+def test_who_waits_for_a_job_that_does_not_begin_is_told_of_its_end() -> None:
+    door = Door(
+        2, None, ("127.0.0.1", 0), lambda port: JobFile.new(("127.0.0.1", port)),
+        timeout=1.0, tell=lambda _: None,
+    )  # fmt: skip
+    with ThreadPoolExecutor(1) as pool:
+        with door:
+            hello = {"rank": 1, "host": "a", "version": __version__}
+            waits = pool.submit(door._admit, Mock(), hello)
+        with pytest.raises(errors.ConnectionClosed, match="has ended before it began"):
+            waits.result(DEADLINE)
 
 
 def test_a_job_file_is_private_or_refused(tmp_path: Path) -> None:

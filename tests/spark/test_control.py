@@ -11,6 +11,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,8 @@ from keras_strom.spark.runner.task import (
     _MAX_BATCH_CHARACTERS,
     _MAX_TAIL_LINE_CHARACTERS,
     _MAX_TRACEBACK_CHARACTERS,
+    _TRIES,
+    _to_driver,
 )
 from tests.support.controlled_tasks import CREDENTIALS, DEADLINE, Tasks, hear
 
@@ -251,6 +254,66 @@ def test_a_worker_that_leaves_again_and_again_without_a_step_ends_the_job(tasks:
     assert failure is not None
     assert "asked to leave 3 times in a row" in failure.traceback
     assert "was killed, what it had not sent is lost; it is started" in tasks.output.getvalue()
+
+
+def test_a_worker_that_is_moved_again_and_again_without_a_step_ends_the_job(tasks: Tasks) -> None:
+    channels = [tasks.register(0, "a"), tasks.register(1, "b", executor="0")]
+    assert hear(channels[0])["type"] == "start"
+    for attempt in range(3):
+        assert hear(channels[1])["attempt"] == attempt
+        tasks.controller.drain(str(attempt))
+        assert hear(channels[1])["type"] == "drain"
+        channels[1].send({"type": "drained", "stepped": False, "too_late": False})
+        if attempt < 2:
+            tasks.wait_for("drained", attempt + 1)
+            channels[1] = tasks.register(1, "b", attempt + 1, executor=str(attempt + 1))
+    tasks.controller.wait_for_end()
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert "asked to leave 3 times in a row" in failure.traceback
+
+
+@pytest.mark.parametrize("tasks", [{"workers": 1}], indirect=True)
+def test_one_worker_alone_is_not_asked_to_hand_over_to_nobody(tasks: Tasks) -> None:
+    channel = tasks.register(0, "a", executor="7")
+    assert hear(channel)["type"] == "start"
+    tasks.controller.drain("7")
+    tasks.controller.stop("the job has ended")
+    assert hear(channel)["type"] == "stop"
+
+
+def test_a_result_that_was_lost_with_its_executor_is_a_failure(tasks: Tasks) -> None:
+    channels = tasks.start("a", "b")
+    for channel in channels:
+        channel.send({"type": "ended"})
+    tasks.wait_for("ended", 2)
+    channels[1].close()
+    tasks.register(1, "c", attempt=1, task=7)
+    tasks.controller.wait_for_end()
+    failure = tasks.controller.first_failure()
+    assert failure is not None
+    assert (failure.rank, failure.host) == (1, "b")
+    assert "lost before Spark had what it returned" in failure.traceback
+
+
+def test_a_task_that_a_crowded_driver_turns_away_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("keras_strom.spark.runner.task._PAUSE_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as door, ThreadPoolExecutor(1) as pool:
+        task = SimpleNamespace(
+            controller=door.getsockname(), credentials=CREDENTIALS, controller_key=PUBLIC_KEY
+        )
+        comes: Any = pool.submit(_to_driver, task)
+        door.accept()[0].close()
+        driver = Channel(door.accept()[0], CREDENTIALS, PUBLIC_KEY, DRIVER_KEY)
+        driver.send({"type": "stop"})
+        assert hear(comes.result(DEADLINE)) == {"type": "stop"}
+        comes = pool.submit(_to_driver, task)
+        for _ in range(_TRIES):
+            door.accept()[0].close()
+        with pytest.raises(ConnectionError):
+            comes.result(DEADLINE)
 
 
 @restarting(max_failures=9)

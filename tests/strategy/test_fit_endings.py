@@ -55,6 +55,12 @@ def test_what_the_chief_writes_at_the_end_is_there_when_fit_returns_elsewhere(mo
 
 
 @both_modes
+def test_the_chief_decides_whether_an_epoch_ends_early(mode: str) -> None:
+    for result in results(mode, "worker_1_wants_to_stop_within_an_epoch"):
+        assert result == {"batches": 2 * 6, "epochs": [0, 1]}
+
+
+@both_modes
 def test_metrics_may_have_several_values(mode: str) -> None:
     for result in results(mode, "a_metric_has_several_values"):
         assert result == {"loss": [2], "f1": [2, 3], "val_f1": [2, 3]}

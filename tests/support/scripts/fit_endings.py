@@ -93,6 +93,26 @@ def the_chief_writes_what_all_read(place: Place) -> dict[str, Any]:
     return {"equal": all(np.array_equal(a, b) for a, b in same)}
 
 
+class Counts(keras.callbacks.Callback):
+    """Counts batches; off the chief it wants to stop after the second of them."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.batches = 0
+        self._place = place
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches += 1
+        self.model.stop_training = self.batches == 2 and not self._place.is_chief
+
+
+@case
+def worker_1_wants_to_stop_within_an_epoch(place: Place) -> dict[str, Any]:
+    counts = Counts(place)
+    history = place.model().fit(*data(), batch_size=8, epochs=2, verbose=0, callbacks=[counts])
+    return {"batches": counts.batches, "epochs": history.epoch}
+
+
 @case
 def a_metric_has_several_values(place: Place) -> dict[str, Any]:
     model = place.model(metrics=[keras.metrics.F1Score(name="f1")])
