@@ -26,7 +26,7 @@ from keras_strom.strategy.monitor import StromMonitor
 from keras_strom.strategy.trackers import ReportsOnly, is_of_chief, is_search
 
 if TYPE_CHECKING:
-    from keras_strom.strategy.generation import Generation
+    from keras_strom.strategy.generation import Generation, Sharing
 
 _logger = logging.getLogger("keras_strom")
 
@@ -103,9 +103,9 @@ def off_the_chief(callbacks: Iterable[Any]) -> list[Any]:
     return kept
 
 
-def may_leave_epoch(running: Generation, is_chief: bool) -> bool:
+def may_leave_epoch(running: Generation, sharing: Sharing) -> bool:
     """Whether `model.stop_training` may end an epoch early: off the chief only where all stop."""
-    if is_chief or running.stop_requested():
+    if sharing.environment.is_chief or running.stop_requested():
         return True
     running.warn_once(
         "a callback has set model.stop_training after a batch, which the chief (worker 0) alone "

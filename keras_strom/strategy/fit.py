@@ -408,9 +408,10 @@ class _Training:
         """
         if self.watch.caught is not None and not self._model.stop_training:
             raise self.watch.caught
-        if self._model.stop_training and self.watch.caught is None:
-            is_chief = self._sharing.environment.is_chief
-            self._model.stop_training = may_leave_epoch(self._running(), is_chief)
+        if self._model.stop_training:
+            self._look_for_nan()  # A callback may have seen one: TerminateOnNaN.
+            caught = self.watch.caught is not None
+            self._model.stop_training = caught or may_leave_epoch(self._running(), self._sharing)
         if self._left is not None and batch + 1 >= self._left and not self._model.stop_training:
             self._model.stop_training = self._cut_short = True
 
