@@ -49,7 +49,8 @@ class Channel:
     """One end of a connection. Any thread may send; one thread receives.
 
     Args:
-        connection: a connected stream socket, which this object then owns.
+        connection: a connected stream socket, which this object then owns, and closes where it
+            raises.
         credentials: the job's.
         driver_key: the public half of the driver's X25519 key of this job.
         private_key: its private half, at the driver's end; None = this is a task's end.
@@ -74,6 +75,15 @@ class Channel:
         self._ended = "the peer closed the control connection"  # What an end of the stream means.
         self._send_lock = threading.Lock()
         self._sent = self._received = 0
+        try:
+            self._shake_hands(credentials, driver_key, private_key)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _shake_hands(
+        self, credentials: Credentials, driver_key: bytes, private_key: bytes | None
+    ) -> None:
         fresh = secrets.token_bytes(KEY_BYTES)
         own = sealing.public_key(fresh)
         self._write(own)

@@ -580,7 +580,7 @@ class WorkerProcess:
         left = self._left.decode("ascii", "replace")
         if exit_code != 0:
             result = None
-            printed = record.traceback if self._terminated else _last_words(exit_code, record)
+            printed = _last_words(exit_code, record)
             traceback = traceback or printed or _describe_exit(exit_code, record.tail)
         elif self._is_function and result is None:
             traceback = traceback or "the function ended its process without returning"

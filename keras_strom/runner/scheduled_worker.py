@@ -156,11 +156,7 @@ def as_seen_here(master: HostPort, here: HostPort) -> Callable[[HostPort], HostP
 def _shake_hands(job: JobFile, connection: socket.socket) -> Channel:
     key = job.credentials.master_public_key
     assert key is not None
-    try:
-        return Channel(connection, job.credentials, key)
-    except BaseException:
-        connection.close()
-        raise
+    return Channel(connection, job.credentials, key)
 
 
 def _exit_code(rank: int, outcome: Outcome | None, reason: str | None) -> int:

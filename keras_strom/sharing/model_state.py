@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_strom.sharing.flat_space import Entry, FlatSpace
-from keras_strom.sharing.optimizers import parts_of
+from keras_strom.sharing.optimizers import averages_of, parts_of
 
 
 def untrained_state(models: Sequence[Any], space: FlatSpace) -> list[Any]:
@@ -65,9 +65,7 @@ def moving_averages(models: Sequence[Any]) -> list[Any]:
     for model in models:
         for optimizer in parts_of(getattr(model, "optimizer", None)):
             if getattr(optimizer, "use_ema", False):
-                # A part of several may train nothing, and has none then.
-                averages = getattr(optimizer, "_model_variables_moving_average", None)
-                found += tf_variables(averages or [])
+                found += tf_variables(averages_of(optimizer))
     return found
 
 

@@ -34,6 +34,14 @@ def parts_of(optimizer: Any) -> list[Any]:
     return [] if inner is None else list(getattr(inner, "optimizers", [inner]))
 
 
+def averages_of(rule: Any) -> list[Any]:
+    """The moving averages (`use_ema`) of what one of `parts_of` trains, as Keras variables.
+
+    None of one that is not built, as a part of a MultiOptimizer is that trains nothing.
+    """
+    return getattr(rule, "_model_variables_moving_average", None) or []
+
+
 def momentum_of(optimizer: Any, variable: Any) -> Any | None:
     """The `tf.Variable` with the momentum of `variable`; None where there is none.
 
@@ -69,10 +77,8 @@ def average_from_here(model: Any) -> None:
     if averaging and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     for rule in averaging:
-        averages = getattr(rule, "_model_variables_moving_average", None)
-        if averages:  # A part of several may train nothing.
-            for variable, average in zip(rule._trainable_variables, averages, strict=True):
-                average.assign(variable)
+        for variable, average in zip(rule._trainable_variables, averages_of(rule), strict=True):
+            average.assign(variable)
 
 
 def scales_loss(optimizer: Any) -> bool:

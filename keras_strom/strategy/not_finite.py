@@ -23,7 +23,7 @@ from keras_strom._native.ops import translate
 from keras_strom.recovery.donation import optimizers_of
 from keras_strom.sharing.flat_space import FlatSpace, update_copies
 from keras_strom.sharing.model_state import assign, averaged_state, read, tf_variables
-from keras_strom.sharing.optimizers import parts_of
+from keras_strom.sharing.optimizers import averages_of, parts_of
 
 _logger = logging.getLogger("keras_strom")
 
@@ -90,9 +90,8 @@ class NotFiniteWatch:
             assign(state, np.where(np.isfinite(values), values, self._sound))
         for optimizer in optimizers_of(self._model):
             for part in parts_of(optimizer):
-                averages = getattr(part, "_model_variables_moving_average", None) or []
                 trained = getattr(part, "_trainable_variables", [])
-                for average, variable in zip(averages, trained, strict=False):
+                for average, variable in zip(averages_of(part), trained, strict=False):
                     _replace(average.value, variable.value.numpy())
             for moment in tf_variables(optimizer.variables):
                 _replace(moment, 0.0)

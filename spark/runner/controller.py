@@ -381,8 +381,10 @@ class Controller:
         if not task.is_newer_than(before):
             return False
         if not self._max_failures and not self._elastic and not before.leaves:
-            if before.ended and not self._speculation:
-                self._lose_result(before)
+            # One that has ended is run anew where what it returned is lost, or it has failed.
+            if before.ended and not self._speculation and not self._failures:
+                why = "its executor was lost before Spark had what it returned"
+                self._end_job(before, Failure.lost(before, why, self._streamed))
             return False
         if self._is_copy(before, task) or (before.lost_at is None and self._speculation):
             return False
@@ -554,11 +556,7 @@ class Controller:
             self._lose_elastically(task, failure)
             return
         if may_start_again is False or self._survived >= self._max_failures:
-            task.ended = True
-            self._failures.append(failure)
-            words = exception_line(failure.error.traceback)
-            self._record("failed", task.rank, f"on {task.host}: {words}")
-            self._watching.ended(task.rank, f"worker {task.rank} has failed: {words}", failed=True)
+            self._end_job(task, failure)
             return
         self._survived += 1
         self._record("lost", task.rank, f"on {task.host}: {failure.cause}")
@@ -574,14 +572,13 @@ class Controller:
             return
         self._await_replacement(task, failure)
 
-    def _lose_result(self, task: RegisteredTask) -> None:
-        """Spark runs a worker anew that has ended: it has lost what that returned."""
-        if not self._failures:  # Else it has ended with one of them.
-            why = "its executor was lost before Spark had what it returned"
-            failure = Failure.lost(task, why, self._streamed)
-            self._failures.append(failure)
-            self._record("failed", task.rank, f"on {task.host}: {failure.cause}")
-            self._watching.ended(task.rank, f"{failure.error.who} {failure.cause}", failed=True)
+    def _end_job(self, task: RegisteredTask, failure: Failure) -> None:
+        """A worker has failed, and is not started again."""
+        task.ended = True
+        self._failures.append(failure)
+        words = exception_line(failure.error.traceback)
+        self._record("failed", task.rank, f"on {task.host}: {words}")
+        self._watching.ended(task.rank, f"worker {task.rank} has failed: {words}", failed=True)
 
     def _lose_elastically(self, task: RegisteredTask, failure: Failure) -> None:
         self._lost_tasks += 1

@@ -222,23 +222,25 @@ def _to_driver(task: Task) -> Channel:
         SecretRejected: who answers is not the driver.
         ConnectionError: it has turned this task away again and again.
     """
-    for left in reversed(range(_TRIES)):
+    for _ in range(_TRIES - 1):
         try:
-            connection = socket.create_connection(task.controller, _CONNECT_SECONDS)
-        except OSError as error:
-            raise errors.Unreachable(
-                f"no way from {socket.gethostname()} to the driver's control port "
-                f"{format_address(task.controller)}: {error}; is this TCP port open?"
-            ) from error
-        try:
-            return Channel(connection, task.credentials, task.controller_key)
-        except BaseException as error:
-            connection.close()
-            turned_away = isinstance(error, ConnectionError)
-            if isinstance(error, errors.StromError) or not turned_away or not left:
-                raise
-        time.sleep(random.uniform(0.1, 1) * _PAUSE_SECONDS)
-    raise AssertionError("unreachable")
+            return _connect(task)
+        except errors.StromError:
+            raise
+        except ConnectionError:
+            time.sleep(random.uniform(0.1, 1) * _PAUSE_SECONDS)
+    return _connect(task)
+
+
+def _connect(task: Task) -> Channel:
+    try:
+        connection = socket.create_connection(task.controller, _CONNECT_SECONDS)
+    except OSError as error:
+        raise errors.Unreachable(
+            f"no way from {socket.gethostname()} to the driver's control port "
+            f"{format_address(task.controller)}: {error}; is this TCP port open?"
+        ) from error
+    return Channel(connection, task.credentials, task.controller_key)
 
 
 class _DriverLink(WorkerListener):

@@ -21,7 +21,7 @@ import pytest
 
 from keras_strom import __version__, cli, errors
 from keras_strom.job.drain import DRAINED_EXIT_CODE
-from keras_strom.job.network import NetworkConfig
+from keras_strom.job.network import HostPort, NetworkConfig
 from keras_strom.runner import door, launcher, master_command, remote_machine, scheduled_worker
 from keras_strom.runner.console import Console
 from keras_strom.runner.door import Door, _Guest
@@ -245,6 +245,18 @@ def test_a_first_worker_that_never_comes_again_ends_the_job(
         stays.result(DEADLINE)
 
 
+def new_door(listen: HostPort = ("127.0.0.1", 0)) -> Door:
+    """That of a job of two workers."""
+    return Door(
+        2,
+        None,
+        listen,
+        lambda port: JobFile.new(("127.0.0.1", port)),
+        timeout=1.0,
+        tell=lambda _: None,
+    )
+
+
 def test_the_next_that_comes_waits_until_one_that_leaves_has_gone_with_its_ports() -> None:
     looks = iter([False, False, False, True])
 
@@ -252,7 +264,7 @@ def test_the_next_that_comes_waits_until_one_that_leaves_has_gone_with_its_ports
         leaves = True
         lost = property(lambda _: next(looks))
 
-    door = Door(2, None, ("127.0.0.1", 0), lambda _: None, timeout=1, tell=print)  # type: ignore
+    door = new_door()
     door._guests[1] = _Guest(1, "a", 0, Leaves())  # type: ignore[arg-type]
     assert door.of(1) is None
     door._let_in(1, "b", silence=0.0)  # One that does not leave is refused at once.
@@ -452,22 +464,17 @@ def test_a_master_whose_terminal_is_closed_leaves_no_secret_behind(
 
 
 def test_a_port_that_others_listen_at_is_a_clear_error(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        door = Door(
-            2, None, taken.getsockname(), lambda port: JobFile.new(("127.0.0.1", port)),
-            timeout=1.0, tell=lambda _: None,
-        )  # fmt: skip
-        with pytest.raises(errors.AddressError, match=r"TCP 127\.0\.0\.1:\d+, to which workers"):
-            door.__enter__()
+    words = r"TCP 127\.0\.0\.1:\d+, to which workers"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(errors.AddressError, match=words),
+    ):
+        new_door(taken.getsockname()).__enter__()
 
 
 def test_who_waits_for_a_job_that_does_not_begin_is_told_of_its_end() -> None:
-    door = Door(
-        2, None, ("127.0.0.1", 0), lambda port: JobFile.new(("127.0.0.1", port)),
-        timeout=1.0, tell=lambda _: None,
-    )  # fmt: skip
     with ThreadPoolExecutor(1) as pool:
-        with door:
+        with new_door() as door:
             hello = {"rank": 1, "host": "a", "version": __version__}
             waits = pool.submit(door._admit, Mock(), hello)
         with pytest.raises(errors.ConnectionClosed, match="has ended before it began"):

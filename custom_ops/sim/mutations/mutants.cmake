@@ -1,9 +1,9 @@
 # The simulator is tested by mutation: of each sim/mutations/NAME.mutation a simulator is made whose
 # product lacks one rule, and within these seeds it must find a broken promise, at the first of which
 # it stops. Where all kinds of jobs would take seconds until then, the mutation says in which kind its
-# rule is missed soon. Any change of what travels deals other jobs to the seeds, so there are many more
-# of them than a mutant needs: the rarest is found once in 300. The product's sources stay as they are: a
-# changed copy of one of them takes its place when the mutant is linked.
+# rule is missed soon. Any change of what travels deals other jobs to the seeds, so there are many
+# more of them than a mutant needs: the rarest is found once in 300. The product's sources stay as
+# they are: a changed copy of one of them takes its place when the mutant is linked.
 set(mutant_seeds 0-1999)
 # Between them they include what the mutants do, which is read once, for the first: half of the time.
 set(mutant_headers ${CMAKE_CURRENT_SOURCE_DIR}/core/master/master_node.h
