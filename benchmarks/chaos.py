@@ -27,7 +27,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -276,6 +276,7 @@ class _Master(Thread):
         super().__init__(_SAMPLE_SECONDS)
         self._master: Master | None = None
         self._homeless: dict[int, float] = {}
+        self._received: dict[str, int] = {}
         self.memory = 0.0
         self.unreachable = 0
         self.depth = 0
@@ -286,8 +287,17 @@ class _Master(Thread):
         return self._master
 
     def received(self) -> dict[str, int]:
-        """How many updates of each origin the master's own copy holds."""
-        return {} if self._master is None else dict(self._master.status()["node"]["received"])
+        """How many updates of each origin the master's own copy holds.
+
+        Also of workers that were lost, of which it tells no more once another training has begun.
+        """
+        if self._master is not None:
+            self._note_received(self._master.status()["node"])
+        return dict(self._received)
+
+    def _note_received(self, node: Mapping[str, Any]) -> None:
+        for origin, count in node["received"].items():
+            self._received[origin] = max(count, self._received.get(origin, 0))
 
     def act(self) -> None:
         if self._master is None:
@@ -295,6 +305,7 @@ class _Master(Thread):
         status = self._master.status()
         self.memory = max(self.memory, elastic.share_of_bounds(dict(status)))
         node = status["node"]
+        self._note_received(node)
         now = time.monotonic()
         if node["phase"] != "training":
             self._homeless.clear()

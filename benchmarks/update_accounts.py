@@ -4,6 +4,9 @@ A worker's parameters are the master's at its START, which hold each origin's up
 and what its step op has added since. The op counts what it adds; the version vector says how far it
 has come with each origin. So the two have to agree, and all vectors with each other and with what
 each worker has made.
+
+Where updates are merged, vectors also count the master's publications, under an origin of its own:
+they are no updates, but name those of workers that they contain.
 """
 
 from __future__ import annotations
@@ -37,9 +40,9 @@ class Account:
     def of(cls, status: Mapping[str, Any], added: int) -> Account:
         """Reads a worker's status (`strom_node_status`)."""
         node = status["node"]
-        cut = node["cut"]
+        cut, applied = of_workers(node["cut"]), of_workers(node["applied"])
         # An origin of which nothing has come since is in the cut alone.
-        held = {origin: node["applied"].get(origin, 0) for origin in {*cut, *node["applied"]}}
+        held = {origin: applied.get(origin, 0) for origin in {*cut, *applied}}
         held = {origin: max(count, cut.get(origin, 0)) for origin, count in held.items()}
         return cls(str(node["origin"]), int(node["counter"]), cut, held, added)
 
@@ -50,11 +53,17 @@ class Account:
         return sum(self.held[origin] - self.cut.get(origin, 0) for origin in others)
 
 
+def of_workers(vector: Vector) -> dict[str, int]:
+    """A vector without the origins of masters, whose lower half is 0 (core/base/exchange.h)."""
+    return {origin: count for origin, count in vector.items() if int(origin) % (1 << 32)}
+
+
 def lost(accounts: Sequence[Account], master: Vector) -> int:
     """Updates that some node has and another lacks, over all replicas and the master's copy.
 
     What a killed worker had made and nobody had accepted is in no account.
     """
+    master = of_workers(master)
     all_there_are: dict[str, int] = dict(master)
     for account in accounts:
         for origin, count in {**account.held, account.origin: account.sent}.items():

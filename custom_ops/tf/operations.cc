@@ -35,6 +35,7 @@ REGISTER_OP("StromStep")
     .Attr("full: bool = false")
     .Attr("keep_shared: bool = false")
     .Attr("draws_threshold: bool = false")
+    .Attr("shares_rest: bool = false")
     .Input("variables: N * resource")
     .Input("before: N * float")
     .Input("threshold: float")
@@ -74,6 +75,7 @@ full: The variables hold what all replicas share plus this one's residual: the o
   them as the optimizer wrote it, and apply_own is false.
 keep_shared: As in StromShowOwn; for `full` alone.
 draws_threshold: Where updates are merged, the threshold is drawn to a grid (core/step/step_values.h).
+shares_rest: There was no step: shares what local ones before it have changed.
 variables: The variables, which the optimizer has changed.
 before: Their values before the optimizer ran; empty of variables with `by_rows`.
 threshold: A scalar, or a vector with one for each variable.

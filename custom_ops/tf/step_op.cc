@@ -57,6 +57,7 @@ class StepOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("full", &full_));
     OP_REQUIRES_OK(context, context->GetAttr("keep_shared", &keep_shared_));
     OP_REQUIRES_OK(context, context->GetAttr("draws_threshold", &draws));
+    OP_REQUIRES_OK(context, context->GetAttr("shares_rest", &shares_rest_));
     OP_REQUIRES(context, full_ ? !apply_own : !keep_shared_,
                 absl::InvalidArgumentError("keep_shared is for full, and apply_own is not"));
     apply_own_ = apply_own;
@@ -84,7 +85,7 @@ class StepOp : public OpKernel {
     }
     const bool sends = context->input(inputs_.sends).scalar<bool>()();
     strom_step_result result{};
-    if (!(sends ? to_share : stepped)) {
+    if (!(sends && shares_rest_ ? to_share : stepped)) {
       OP_REQUIRES_OK(context, run.variables.StoreNone());
       OP_REQUIRES_OK(context, OutputStatistics(context, result));
       OP_REQUIRES_OK(context, thresholds.Output(context, 1));
@@ -650,6 +651,7 @@ class StepOp : public OpKernel {
   bool compare_contents_ = false;
   bool full_ = false;
   bool keep_shared_ = false;
+  bool shares_rest_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("StromStep").Device(tensorflow::DEVICE_CPU), StepOp);

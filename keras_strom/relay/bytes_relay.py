@@ -441,6 +441,7 @@ def _join(
     def join(host: str) -> tuple[BytesNode, int]:
         bind = bound_address(network, node_address=ip, toward=host)
         candidates = range(master.workers) if rank is None else (rank,)
+        in_use: errors.AddressError | None = None
         for candidate in candidates:
             try:
                 with explained(f"worker {candidate}", master.address, bind):
@@ -459,7 +460,11 @@ def _join(
             except errors.Refused as error:
                 if rank is not None or _RANK_TAKEN not in str(error):
                     raise
-        raise errors.Refused(
+            except errors.AddressError as error:
+                if rank is not None or network.port == 0:
+                    raise
+                in_use = error  # By a worker of this machine, whose port follows from its rank.
+        raise in_use or errors.Refused(
             f"the master at {format_address(master.address)} has its {master.workers} workers "
             "already"
         )

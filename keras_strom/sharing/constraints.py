@@ -1,10 +1,13 @@
-"""Constraints hold where a model is looked at: at the end of an epoch, and of the training.
+"""What a model shows where it is looked at: its constraints hold, and averages may be swapped in.
 
 Keras applies a variable's constraint in each step of the optimizer. What workers share of such a
 step is cut at thresholds, and added to what the others send, so in between their sum may leave what
 the constraint allows. While an epoch's validation and callbacks look at the model, its variables
 are projected, and get the values back from which training goes on; at the end they stay projected,
 on all workers alike, as all have the same bits then.
+
+Keras's SwapEMAWeights swaps the variables with their moving averages for as long. Other workers and
+a new master that ask meanwhile get neither: both are taken back for them.
 """
 
 from __future__ import annotations
@@ -31,12 +34,16 @@ class Projection:
     Args:
         model: the one that is trained.
         space: its strategy's variables.
+
+    Attributes:
+        swappers: the callbacks that swap variables with their averages (`SwapEMAWeights`).
     """
 
     def __init__(self, model: Any, space: FlatSpace) -> None:
         self._model = model
         self._space = space
         self._shown: list[tuple[Entry, Any, Any]] = []
+        self.swappers: Sequence[Any] = ()
 
     def show(self) -> None:
         """Projects the variables until `take_back`."""
@@ -59,12 +66,17 @@ class Projection:
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
-        """Takes the projection back for a while, where it is shown."""
+        """Takes the projection, and averages in the variables' place, back for a while."""
+        swapped = [callback for callback in self.swappers if callback._ema_weights_in_model]
         is_shown = bool(self._shown)
+        for callback in swapped:
+            callback._swap_variables()
         self.take_back()
         yield
         if is_shown:
             self.show()
+        for callback in swapped:
+            callback._swap_variables()
 
 
 def _constrained(models: Sequence[Any], space: FlatSpace) -> Iterator[tuple[Entry, Any]]:

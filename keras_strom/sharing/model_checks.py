@@ -15,6 +15,9 @@ from keras_strom.sharing.wrapping import wrap_once
 # Whether this thread is in an optimizer that applies another one, which exchanges nothing itself.
 _outer = threading.local()
 
+# Keras's optimizers that apply others.
+_OUTER = ("LossScaleOptimizer", "MultiOptimizer")
+
 # The attribute of a tf.Variable with the path of the Keras variable around it.
 _PATH = "_keras_strom_path"
 # ... and whether that has a constraint.
@@ -55,19 +58,23 @@ def wrap_apply(
         return original(optimizer, grads, trainable_variables)
 
     if wrap_once(base, "apply", apply):
-        _wrap_outer(keras.optimizers.LossScaleOptimizer, exchange)
+        for name in _OUTER:
+            if hasattr(keras.optimizers, name):
+                _wrap_outer(getattr(keras.optimizers, name), exchange)
 
 
 def _wrap_outer(outer: Any, exchange: Callable[[Any, list[Any], list[Any]], list[Any]]) -> None:
-    """Has gradients exchanged before a LossScaleOptimizer looks whether they are finite.
+    """Has gradients exchanged before an optimizer applies those that it consists of.
 
-    It applies the optimizer within under a condition, where one worker would exchange and another
-    not.
+    A LossScaleOptimizer applies the one within under a condition, where one worker would exchange
+    and another not. The parts of a MultiOptimizer would have an exchange each.
     """
 
     def apply(
         original: Callable[..., Any], optimizer: Any, grads: Any, trainable_variables: Any = None
     ) -> Any:
+        if getattr(_outer, "applies", False):
+            return original(optimizer, grads, trainable_variables)
         trainable_variables, values = _changed_by(optimizer, trainable_variables)
         grads = exchange(optimizer, list(grads), values)
         _outer.applies = True

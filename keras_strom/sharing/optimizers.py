@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_strom import errors
 from keras_strom._native.library import array_hash
 
 #: Of `state_hash`.
@@ -86,24 +85,13 @@ def scales_loss(optimizer: Any) -> bool:
     return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
 
-def learning_rate_of(optimizer: Any) -> Any | None:
-    """The `tf.Variable` with an optimizer's learning rate; None for one that follows a schedule.
-
-    Raises:
-        UnsupportedOptimizer: it consists of several, each with its own.
-    """
-    rates = [
+def learning_rates_of(optimizer: Any) -> list[Any]:
+    """The `tf.Variable`s with the learning rates of its parts; a part with a schedule has none."""
+    return [
         part._learning_rate.value
         for part in parts_of(optimizer)
         if isinstance(part._learning_rate, keras.Variable)
     ]
-    if len(rates) > 1:
-        raise errors.UnsupportedOptimizer(
-            f"{type(optimizer).__name__} has {len(rates)} optimizers in it with learning rates of "
-            "their own, of which exact mode agrees on one: take "
-            'method=AllReduce(average="updates")'
-        )
-    return rates[0] if rates else None
 
 
 def state_hash(optimizers: Sequence[Any]) -> npt.NDArray[np.float32]:

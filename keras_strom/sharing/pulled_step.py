@@ -24,7 +24,7 @@ from keras_strom._native.replica import HandedOver
 from keras_strom.method import MPCA, Method
 from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
 from keras_strom.sharing.model_checks import path_of
-from keras_strom.sharing.optimizers import learning_rate_of, scales_loss
+from keras_strom.sharing.optimizers import learning_rates_of, scales_loss
 from keras_strom.sharing.pull_statistics import PULL_LENGTH, PullStatistics
 from keras_strom.sharing.step_trace import StepTrace
 from keras_strom.sharing.training_step import JointPlan, TrainingStep
@@ -46,6 +46,12 @@ _BUCKET_ELEMENTS = 1 << 18
 
 # A smaller embedding is pulled in less time than the words would take to read.
 _LARGE = 1 << 20
+
+_RATES_DIFFER = (
+    "the learning rates of an optimizer's parts are not those of the other workers in this step: "
+    "within an epoch change them on all workers alike, or on worker 0 when an epoch ends, or take "
+    'method=AllReduce(average="updates")'
+)
 
 # In the place of a joint model's number: no training runs.
 _NO_JOINT = -1
@@ -74,6 +80,13 @@ class PullOptions:
     workers: int
     wait_timeout: float
     compiled: bool = False
+
+
+def _as_one(rates: list[Any]) -> Any:
+    """A float32 that tells several learning rates from others; of one it is that."""
+    weights = np.exp(np.arange(len(rates))).astype(np.float32)
+    values = [tf.cast(rate.read_value(), tf.float32) for rate in rates]
+    return tf.add_n([w * value for w, value in zip(weights, values, strict=True)] or [0.0])
 
 
 class _Taken(NamedTuple):
@@ -180,6 +193,7 @@ class PulledStep(TrainingStep):
         self._warned: set[int] = set()
         self._cycles: dict[int, int] = {}  # That a joint model has finished in trainings before.
         self._cycles_of_checkpoint = 0
+        self._cycles_so_far = 0  # Of the latest joint model, or of a checkpoint.
         with tf.init_scope(), tf.device("/cpu:0"):
             # Which of the joint models so far is that of now: a step knows its own.
             self._joint_now = tf.Variable(_NO_JOINT, dtype=tf.int64, trainable=False)
@@ -203,10 +217,10 @@ class PulledStep(TrainingStep):
     # ------------------------------------------------------------ steps
 
     def exchange(self, optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        """The mean of all workers' gradients, and of learning rates that of the lowest rank.
+        """The mean of all workers' gradients. They step with the learning rate of the lowest rank.
 
-        Raises:
-            UnsupportedOptimizer: it has several learning rates, of which one travels.
+        Of an optimizer with several a sum travels: where one differs within an epoch, the step
+        fails.
         """
         joint = self._joint
         if joint is None or not self.has_one_state:
@@ -214,11 +228,12 @@ class PulledStep(TrainingStep):
         taken = self._places(joint, gradients, variables)
         if not taken:
             return gradients
-        rate = learning_rate_of(optimizer)
+        rates = learning_rates_of(optimizer)
         with tf.device("/cpu:0"):
             dense = self._dense(gradients, taken)
+            rate = _as_one(rates)
             exchange = {
-                "rate": tf.cast(0.0 if rate is None else rate.read_value(), tf.float32),
+                "rate": rate,
                 "iteration": self._step,
                 "joint_now": self._joint_now,
                 "model": self._local.handle,
@@ -242,8 +257,10 @@ class PulledStep(TrainingStep):
                     timeout_ns=nanoseconds(self._options.wait_timeout),
                     **exchange,
                 )
-        if rate is not None:
-            rate.assign(tf.cast(common, rate.dtype))
+            if len(rates) > 1:
+                tf.debugging.assert_equal(rate, common, message=_RATES_DIFFER)
+        if len(rates) == 1:
+            rates[0].assign(tf.cast(common, rates[0].dtype))
         return _replaced(gradients, taken, means)
 
     def penalize(self, optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:
@@ -375,8 +392,11 @@ class PulledStep(TrainingStep):
 
     @property
     def cycles(self) -> int:
-        """Cycles that the joint model has finished, as the master has told last."""
-        return 0 if self._worker is None else self._worker.joint_cycles()
+        """Cycles that the joint model has finished, as the master has told last.
+
+        Between trainings those of the latest one, or of the checkpoint that is to be gone on from.
+        """
+        return self._cycles_so_far if self._worker is None else self._worker.joint_cycles()
 
     def begin_after(self, cycles: int) -> None:
         """The joint model of the next training has finished so many: its schedules go on.
@@ -385,7 +405,7 @@ class PulledStep(TrainingStep):
             InvalidOption: no whole number, or a negative one.
         """
         super().begin_after(cycles)
-        self._cycles_of_checkpoint = cycles
+        self._cycles_of_checkpoint = self._cycles_so_far = cycles
 
     def expect(self, steps: int | None, workers: int) -> None:
         """Nothing is chosen by the length of a training."""
@@ -482,7 +502,7 @@ class PulledStep(TrainingStep):
     def ended(self) -> None:
         """The variables have the joint model, and keep it."""
         if self._joint is not None:
-            self._cycles[self._number_of(self._joint)] = self.cycles
+            self._cycles_so_far = self._cycles[self._number_of(self._joint)] = self.cycles
         self._joint_now.assign(_NO_JOINT)
         self._worker = self._shown = None
 
@@ -529,10 +549,11 @@ class PulledStep(TrainingStep):
 
     def not_finite(self) -> errors.NotFinite | None:
         """A variable that holds a NaN or an infinity: no later step would take it out again."""
-        if self._joint is None or self._shown is not None:
+        if self._joint is None:
             return None
-        for entry in self._joint.entries:
-            if not bool(tf.reduce_all(tf.math.is_finite(entry.primary.read_value()))):
+        own = self._joint.tensors() if self._shown is None else self._own_now(self._shown)
+        for entry, values in zip(self._joint.entries, own, strict=True):
+            if not bool(tf.reduce_all(tf.math.is_finite(values))):
                 return errors.NotFinite(
                     f"worker {self._options.rank}: its own {path_of(entry.variable)} holds a NaN "
                     "or an infinity after the epoch's last step. Lower the learning rate, clip "

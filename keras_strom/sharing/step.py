@@ -149,7 +149,7 @@ class SharedStep(TrainingStep):
             last_step = max(self.steps - 1, 0)
             step, sends = tf.constant(last_step, tf.int64), tf.constant(True)
             rate = self._rates.change([])
-            self._share(changes, step, sends, rate, due=False, waits=waits)
+            self._share(changes, step, sends, rate, is_rest=True, waits=waits)
         self.show_shared(space)
 
     def show_shared(self, space: FlatSpace) -> None:
@@ -244,10 +244,10 @@ class SharedStep(TrainingStep):
         sends: Any,
         rate: RateChange,
         *,
-        due: bool = True,
+        is_rest: bool = False,
         waits: bool = True,
     ) -> None:
-        """See the op StromStep; `due` = whether shake-ups and clipping can be."""
+        """See the op StromStep; `is_rest` = of steps before, and no shake-up or clipping is due."""
         entries = [change.entry for change in changes]
         rows = [change.since for change in changes if isinstance(change.since, Rows)]
         momenta = {i: change.momentum for i, change in enumerate(changes) if change.momentum}
@@ -256,7 +256,7 @@ class SharedStep(TrainingStep):
             contributions = tf.cast(self._totals[_SHARED], tf.int64)
             last = StepStatistics(*tf.unstack(self._last))._replace(rate=rate)
             threshold, state = self._threshold.next(entries, last)
-            shakes, factor = self._shake_up(step if due else None)
+            shakes, factor = self._shake_up(None if is_rest else step)
             threshold *= factor
             limit = self._norms.limit()
             statistics, by_variable = operations().strom_step(
@@ -271,7 +271,7 @@ class SharedStep(TrainingStep):
                 momentum_of=list(momenta),
                 threshold=threshold,
                 scale=options.scale.at(step),
-                clip_multiple=self._clip_multiple(step if due else None) / factor,
+                clip_multiple=self._clip_multiple(None if is_rest else step) / factor,
                 norm_limit=limit,
                 iteration=step,
                 sends=sends,
@@ -287,6 +287,7 @@ class SharedStep(TrainingStep):
                 full=self._is_full,
                 keep_shared=self._keeps_shared,
                 draws_threshold=not isinstance(options.threshold, FixedThreshold),
+                shares_rest=is_rest,
             )
             shared = statistics[_SHARED] > 0
             self._norms.note(statistics[_NORM], limit, shared)

@@ -11,7 +11,7 @@ import itertools
 import logging
 import math
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -43,13 +43,27 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None
         arguments["x"] = ShardedPyDataset(x, rank, size)
     elif isinstance(x, types.GeneratorType):
         # Keras takes generators only, no other iterators.
-        arguments["x"] = (batch for batch in itertools.islice(x, rank, None, size))
+        arguments["x"] = _own_batches(x, rank, size)
     else:
         for name in ("x", "y", "sample_weight"):
             value = arguments.get(name)
             if not _is_arrays(value) and (name == "x" or value is not None):
                 raise errors.UnsupportedModel(_indivisible(name, value, rank, size))
         _shard_arrays(arguments, rank, size)
+
+
+def _own_batches(batches: Iterator[Any], rank: int, size: int) -> Iterator[Any]:
+    """The batches rank, rank + size, ... of a generator, as another generator.
+
+    Of each group of `size` all have been taken when its own is given, so that where a training ends
+    every worker's generator stands behind whole groups: the next one may go on with it.
+    """
+    while True:
+        group = enumerate(itertools.islice(batches, size))
+        own = [batch for place, batch in group if place == rank]
+        if not own:
+            return
+        yield own.pop()
 
 
 def _indivisible(name: str, value: object, rank: int, size: int) -> str:

@@ -62,7 +62,7 @@ from keras_strom.strategy.fit_failure import (
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.learning_rates import follows_schedule
 from keras_strom.strategy.monitor import StromMonitor
-from keras_strom.strategy.not_finite import NotFiniteWatch
+from keras_strom.strategy.not_finite import NotFiniteWatch, of_loss
 from keras_strom.strategy.one_state import give_one, in_turn, who_lack
 from keras_strom.strategy.status_reports import Reporter, StatusReports, alone, doing, reports_of
 from keras_strom.strategy.trackers import (
@@ -211,7 +211,8 @@ def _put_around(
     users = _listed(given)
     monitored = _monitored(users, sharing, training, restore)
     training.follows_schedule = follows_schedule(monitored)
-    training.swappers = [one for one in users if isinstance(one, keras.callbacks.SwapEMAWeights)]
+    swappers = [one for one in users if isinstance(one, keras.callbacks.SwapEMAWeights)]
+    training.projection.swappers = swappers
     training.shows_epochs |= any(not isinstance(one, StromMonitor) for one in monitored)
     reports = reports_of(sharing.environment)
     reporters = [] if reports is None else [Reporter(reports)]
@@ -277,14 +278,13 @@ class _Training:
         here = sharing.environment
         self.figures = WorkerFigures(here.rank, here.size)
         self.watch = NotFiniteWatch(model, sharing.space)
-        self._projection = Projection(model, sharing.space)
+        self.projection = Projection(model, sharing.space)
         # The callbacks that may write the model after a batch, to a file that is for all workers.
         self.writers: list[Any] = []
         # Whether anybody may look at the model between two epochs. Where nobody does, a worker
         # beside a joint model need not fetch that.
         self.shows_epochs = True
         self.follows_schedule = False  # Of learning rates, not the chief's.
-        self.swappers: list[Any] = []  # Callbacks that swap the model with its moving average.
 
     def begin(self, epochs: int, per_epoch: int | None) -> None:
         """After every other callback's `on_train_begin`, which may have restored old weights."""
@@ -327,7 +327,7 @@ class _Training:
             if rank == self._sharing.environment.rank:
                 self._go_on(take_over(self._sharing, fit, generation.began), per_epoch)
             else:
-                give_one(self._sharing, fit, self._place, self._projection)
+                give_one(self._sharing, fit, self._place, self.projection)
         if worker is not None:
             worker.meanwhile = self.help_others
 
@@ -364,7 +364,7 @@ class _Training:
             self._leave_for_good(trains=True)
         if self._sharing.checkpoints is not None:
             self._sharing.checkpoints.save_if_due(self._sharing, self._fit, place)
-        self._sharing.step.show_own(self._sharing.space, swapped=bool(self.swappers))
+        self._sharing.step.show_own(self._sharing.space, swapped=bool(self.projection.swappers))
         now = time.monotonic()
         if now >= self._next_poll:
             self._next_poll = now + _STOP_POLL_SECONDS
@@ -398,7 +398,7 @@ class _Training:
         if any(may_write(writer, batch) for writer in self.writers):
             self._sharing.step.show_shared(self._sharing.space)
 
-    def end_batch(self, batch: int) -> None:
+    def end_batch(self, batch: int, logs: dict[str, Any] | None) -> None:
         """After every other callback: ends an epoch of which a predecessor has trained a part.
 
         Keras leaves an epoch early, and quietly, only for `stop_training`.
@@ -409,7 +409,8 @@ class _Training:
         if self.watch.caught is not None and not self._model.stop_training:
             raise self.watch.caught
         if self._model.stop_training:
-            self._look_for_nan()  # A callback may have seen one: TerminateOnNaN.
+            asked = self._running().stop_requested()
+            self._look_for_nan(None if asked else logs)  # Which TerminateOnNaN may have seen.
             caught = self.watch.caught is not None
             self._model.stop_training = caught or may_leave_epoch(self._running(), self._sharing)
         if self._left is not None and batch + 1 >= self._left and not self._model.stop_training:
@@ -417,10 +418,9 @@ class _Training:
 
     def help_others(self) -> None:
         """Gives others what they ask this worker for, at its place between two batches."""
-        running = self._sharing.generation
-        if running is not None:
-            donate_if_asked(self._sharing, self._fit, self._place, self._projection)
-            hand_over_if_asked(self._sharing, running.began.layout_size, self._projection)
+        if (running := self._sharing.generation) is not None:
+            donate_if_asked(self._sharing, self._fit, self._place, self.projection)
+            hand_over_if_asked(self._sharing, running.began.layout_size, self.projection)
 
     def close_epoch(self) -> None:
         """After the epoch's last step and before validation; once an epoch."""
@@ -445,9 +445,8 @@ class _Training:
             self.logs.note_averages()
             self._finish(stop=True)
             return
-        chief = self._sharing.environment.is_chief
         own = self.figures.end_epoch(self._sharing.step.stepped, loss)
-        stop, mean = generation.average_epoch(chief and self._model.stop_training, own)
+        stop, mean = generation.average_epoch(here.is_chief and self._model.stop_training, own)
         self.figures.found = self.figures.of(mean)
         stop = stop or generation.stop_requested()
         self.watch.note_sound_state()
@@ -455,20 +454,21 @@ class _Training:
         self._model.stop_training = stop
         self._tell_of_lost_workers(generation)
         if stop or self._last_epoch:
-            self._finish(stop and chief)
+            self._finish(stop and here.is_chief)
         else:
             if self.shows_epochs or self._sharing.step.is_replica:
                 self._sharing.step.show_shared(self._sharing.space)
-            self._projection.show()
+            self.projection.show()
 
-    def _look_for_nan(self) -> None:
-        """Where no step has refused it: whether the worker's own model holds a NaN.
+    def _look_for_nan(self, logs: dict[str, Any] | None = None) -> None:
+        """Where no step has refused it: whether the worker's own model, or its loss, holds a NaN.
 
         Raises:
             NotFinite: it does, and no callback has ended the training.
         """
-        found = None if self.watch.caught is not None else self._sharing.step.not_finite()
-        if found is not None:
+        if self.watch.caught is not None:
+            return
+        if found := self._sharing.step.not_finite() or of_loss(logs or {}):
             self.watch.catch(found)
             if not self._model.stop_training:
                 raise found
@@ -477,7 +477,7 @@ class _Training:
         """After the epoch's last callback, which may have asked to stop (EarlyStopping)."""
         if self._finished is not None:
             return
-        self._projection.take_back()
+        self.projection.take_back()
         generation = self._running()
         stop = generation.agree_to_stop(self._model.stop_training) or generation.stop_requested()
         self._model.stop_training = stop
@@ -539,7 +539,7 @@ class _Training:
         generation, sharing.generation = sharing.generation, None
         lost_device = isinstance(error, errors.DeviceLost)  # Its worker goes as one that dies.
         if not lost_device:
-            self._projection.take_back()
+            self.projection.take_back()
             # A step that was refused is undone on the worker's first device only.
             with contextlib.suppress(tf.errors.OpError):
                 update_copies(sharing.space.participants)
@@ -662,8 +662,7 @@ class _First(keras.callbacks.Callback):  # type: ignore[misc]
         self._training.show_shared(batch)
 
     def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if not any(one._ema_weights_in_model for one in self._training.swappers):
-            self._training.help_others()
+        self._training.help_others()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._training.close_epoch()
@@ -687,7 +686,7 @@ class _Last(keras.callbacks.Callback):  # type: ignore[misc]
         self._training.within_batch = True
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._training.end_batch(batch)
+        self._training.end_batch(batch, logs)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._training.begin(self.params["epochs"], self.params.get("steps"))

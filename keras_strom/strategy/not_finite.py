@@ -97,6 +97,12 @@ class NotFiniteWatch:
                 _replace(moment, 0.0)
 
 
+def of_loss(logs: dict[str, Any]) -> errors.NotFinite | None:
+    """What no step refuses, for loss scaling leaves such an update out: `logs` have such a loss."""
+    loss = float(logs.get("loss", 0.0))
+    return None if math.isfinite(loss) else errors.NotFinite(f"a batch's loss is {loss}")
+
+
 def _replace(variable: Any, sound: Any) -> None:
     """Replaces the elements of a variable that are not finite."""
     if variable.dtype.is_floating:

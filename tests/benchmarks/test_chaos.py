@@ -26,6 +26,17 @@ def test_replicas_that_hold_all_updates_once_are_found_sound() -> None:
     assert (lost(accounts(), MASTER), twice(accounts())) == (0, 0)
 
 
+def test_publications_of_merged_updates_are_no_updates() -> None:
+    masters = str(3 << 32)
+    vector = {"1": 5, "2": 7, masters: 6}
+    merged = [
+        Account.of(status(1, 5, {"1": 0, "2": 0}, vector), 7),
+        Account.of(status(2, 7, {"1": 1, masters: 1}, vector), 4),
+    ]
+    assert (lost(merged, vector), twice(merged)) == (0, 0)
+    assert lost([merged[0], dataclasses.replace(merged[1], added=3)], vector) == 1
+
+
 def test_an_update_that_one_replica_lacks_is_lost() -> None:
     first, second = accounts()
     behind = dataclasses.replace(second, held={**second.held, "1": 4}, added=3)

@@ -301,6 +301,8 @@ def test_the_script_for_kubernetes_hands_all_to_spark_submit(tmp_path: Path) -> 
     assert "spark.kubernetes.container.image=image:1" in words
     assert "spark.executor.instances=2" in words
     assert "spark.task.cpus=3" in words
+    for role in ("driver", "executor"):  # What Python takes lies outside the JVM.
+        assert any(word.startswith(f"spark.{role}.memoryOverhead=") for word in words)
 
 
 # ------------------------------------------------------------------------------- conda

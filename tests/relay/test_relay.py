@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import dataclasses
 import doctest
+import functools
 import gc
 import itertools
 import json
@@ -131,6 +132,26 @@ def test_ranks_are_given_in_the_order_of_joining_or_chosen() -> None:
             Worker(master.join_info, secret)
         with pytest.raises(errors.Refused, match="rank 1 is already taken"):
             Worker(master.join_info, secret, rank=1)
+
+
+def test_workers_of_one_machine_get_ranks_where_ports_follow_from_them() -> None:
+    secret, network = new_secret(), NetworkConfig(port=_first_of_free_ports(3))
+    with Master(secret, workers=2, network=network) as master, ExitStack() as stack:
+        join = functools.partial(Worker, master.join_info, secret, network=network)
+        assert [stack.enter_context(join()).rank for _ in range(2)] == [0, 1]
+        with pytest.raises(errors.AddressError, match="in use"):
+            join()
+
+
+def _first_of_free_ports(count: int) -> int:
+    """A port behind which, and with it, so many are free."""
+    for first in range(21000, 31000, count):
+        with ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                one = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
+                one.bind(("::", port))
+            return first
+    raise OSError(f"no {count} ports in a row are free")
 
 
 def test_nothing_travels_before_all_have_joined() -> None:

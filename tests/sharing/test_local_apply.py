@@ -22,6 +22,7 @@ from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.residual import ResidualClipping
 from keras_strom.sharing.step import SharedStep
 from keras_strom.sharing.threshold import FixedThreshold
+from keras_strom.strategy import fit
 from keras_strom.strategy.strategy import StromStrategy
 from tests.support.optimizer_oracle import encode
 from tests.support.option_trainings import ROWS, data, on_two_workers, seeded, table_with_steps
@@ -308,6 +309,45 @@ def test_training_goes_on_from_the_own_progress_where_averages_were_swapped_in(
     assert strategy is not None
     assert strategy.last_report is not None
     assert strategy.last_report.assigned_outside == 0
+
+
+@pytest.mark.parametrize("on_epoch", [False, True])
+@pytest.mark.parametrize("devices", [None, pytest.param(TWO_DEVICES, marks=pytest.mark.jobs)])
+def test_others_get_no_moving_averages_in_the_parameters_place(
+    on_epoch: bool, devices: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in validation nor, with `swap_on_epoch`, while an epoch's end is waited for."""
+    averaging = functools.partial(keras.optimizers.Adam, 0.1, use_ema=True)
+    swaps = keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)
+    model = seeded(_strategy(devices=devices), averaging)
+    swapped: list[str] = []
+
+    def look(where: str, projection: Any) -> None:
+        if not swaps._ema_weights_in_model:
+            return
+        trained = [variable.value for variable in model.trainable_variables]
+        averages = [v.value for v in model.optimizer._model_variables_moving_average]
+        before = [variable.numpy() for variable in (*trained, *averages)]
+        with projection.lifted():
+            swapped.append(where)
+            for now, want in zip((*averages, *trained), before, strict=True):
+                np.testing.assert_allclose(now.numpy(), want, atol=1e-5)
+        for now, want in zip((*trained, *averages), before, strict=True):
+            np.testing.assert_allclose(now.numpy(), want, atol=1e-5)
+
+    class AtAnEpochsEnd(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            look("epoch's end", projections[-1])
+
+    def donate(_participant: Any, _fit: Any, _place: Any, projection: Any) -> None:
+        projections.append(projection)
+        look("validation", projection)
+
+    projections: list[Any] = []
+    monkeypatch.setattr(fit, "donate_if_asked", donate)
+    callbacks = [swaps, AtAnEpochsEnd()]
+    model.fit(*data(), epochs=2, verbose=0, validation_data=data(1), callbacks=callbacks)
+    assert set(swapped) == {"validation", *["epoch's end"] * on_epoch}
 
 
 class Buffers(keras.callbacks.Callback):

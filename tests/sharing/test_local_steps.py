@@ -163,6 +163,24 @@ def test_the_momentum_of_what_a_message_sends_is_masked() -> None:
     assert cleared == strategy._sharing.step.last.count > 0
 
 
+def test_a_look_at_the_model_before_the_last_local_step_sends_nothing() -> None:
+    """`evaluate` runs under the strategy too, with the number of the step that is to come."""
+
+    class Looks(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == H - 2:
+                self.model.evaluate(*data(), verbose=0)
+                messages.append(strategy._sharing.step.totals.shared)
+            if batch == H - 1:
+                messages.append(strategy._sharing.step.totals.shared)
+
+    messages: list[float] = []
+    strategy = _strategy()
+    model = seeded(strategy, OPTIMIZERS["SGD"])
+    model.fit(*data(), batch_size=ROWS, verbose=0, callbacks=[Looks()])
+    assert messages == [0, 1]
+
+
 def test_what_a_failed_fit_has_not_shared_is_the_start_of_the_next() -> None:
     class Fails(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

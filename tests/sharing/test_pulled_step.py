@@ -89,6 +89,8 @@ def test_the_next_training_of_the_same_joint_model_goes_on_with_its_cycles() -> 
     assert (loop.step.cycles, loop.begin().cycles) == (0, 0)
     assert loop.step.cycles == StandIn.CYCLES
     loop.step.ended()
+    loop.step.begin()  # Without steps, after a training.
+    assert loop.step.cycles == StandIn.CYCLES  # For who saves a backup then.
     assert loop.begin((1, 4)).cycles == 0  # It is another one.
     assert loop.begin().cycles == StandIn.CYCLES
 
@@ -96,6 +98,7 @@ def test_the_next_training_of_the_same_joint_model_goes_on_with_its_cycles() -> 
 def test_the_cycles_of_a_checkpoint_are_those_of_the_next_training() -> None:
     loop = Loop()
     loop.step.begin_after(40)
+    assert loop.step.cycles == 40
     assert loop.begin().cycles == 40
     assert loop.begin().cycles == 0
     with pytest.raises(errors.InvalidOption, match="joint_cycles=-1"):

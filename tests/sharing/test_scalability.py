@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from keras_strom import cli, errors
-from keras_strom.scalability import WIRE_OVERHEAD, StepCost, draw, measure, predict
+from keras_strom import cli, errors, relay
+from keras_strom.scalability import WIRE_OVERHEAD, StepCost, draw, measure, measure_service, predict
 
 FREE = StepCost(iteration=0.1, encode=1e-12, apply=1e-12, message_bytes=1e-6, service=1e-12)
 
@@ -66,6 +66,21 @@ def test_costs_are_measured_on_this_machine() -> None:
     assert cost.encode < 1
     assert cost.apply < 1
     assert cost.service < 1
+
+
+def test_a_message_too_long_for_the_relay_is_measured_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def submit(worker: relay.Worker, data: bytes) -> None:
+        sent.append(len(data))
+        original(worker, data)
+
+    sent: list[int] = []
+    original = relay.Worker.submit
+    monkeypatch.setattr(relay.Worker, "submit", submit)
+    assert measure_service(3 * relay.MAX_MESSAGE_BYTES) > 0
+    assert set(sent) == {relay.MAX_MESSAGE_BYTES}
+    assert sum(sent) < 100 << 20  # Nobody takes them meanwhile.
 
 
 def test_the_command_shows_a_table_and_draws(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -163,6 +164,21 @@ def test_a_generator_is_divided_by_its_batches() -> None:
         shard_fit_arguments(arguments, rank, 2)
         assert isinstance(arguments["x"], types.GeneratorType)
         assert list(arguments["x"]) == batches
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_the_next_fit_with_the_same_generator_trains_each_batch_once(workers: int) -> None:
+    """Each worker trains 3 batches in the first one; what stands ready for more is lost to all."""
+    trained: list[list[int]] = [[], []]
+    for rank in range(workers):
+        batches = (i for i in itertools.count())
+        for of_fit, more in zip(trained, (rank, 0), strict=True):
+            arguments: dict[str, Any] = {"x": batches}
+            shard_fit_arguments(arguments, rank, workers)
+            own = list(itertools.islice(arguments["x"], 3 + more))
+            of_fit.extend(batch % workers for batch in own[:3])
+    for of_fit in trained:
+        assert sorted(of_fit) == sorted([*range(workers)] * 3)
 
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "coo"])

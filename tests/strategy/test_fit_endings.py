@@ -78,9 +78,17 @@ def test_constraints_hold_in_validation_callbacks_and_afterwards(mode: str) -> N
 
 
 @both_modes
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_nan_ends_the_training_of_all_workers_as_its_callback_says(mode: str, rank: int) -> None:
-    name = ("a_nan_of_the_chief_ends_the_training", "a_nan_of_worker_1_ends_the_training")[rank]
+@pytest.mark.parametrize(
+    ("rank", "name"),
+    [
+        (0, "a_nan_of_the_chief_ends_the_training"),
+        (1, "a_nan_of_worker_1_ends_the_training"),
+        (1, "a_nan_of_worker_1_that_loss_scaling_skips"),
+    ],
+)
+def test_a_nan_ends_the_training_of_all_workers_as_its_callback_says(
+    mode: str, rank: int, name: str
+) -> None:
     first, second = results(mode, name)
     for number, result in enumerate((first, second)):
         assert result["raised"] == ""

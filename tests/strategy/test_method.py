@@ -29,7 +29,7 @@ from keras_strom import (
 )
 from keras_strom._native.local_model import MethodStruct
 from keras_strom.method import Method
-from keras_strom.sharing.optimizers import learning_rate_of
+from keras_strom.sharing.optimizers import learning_rates_of
 from keras_strom.sharing.options import check_network_beside
 from tests.support.two_devices import TWO_DEVICES
 
@@ -196,14 +196,13 @@ def test_the_mean_of_gradients_does_not_wait_for_another_master() -> None:
     check_network_beside(AllReduce(average="updates"), network)
 
 
-def test_of_several_learning_rates_exact_mode_agrees_on_none() -> None:
-    sgd = keras.optimizers.SGD(0.5)
-    assert float(learning_rate_of(keras.optimizers.LossScaleOptimizer(sgd))) == 0.5
-    schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
-    assert learning_rate_of(keras.optimizers.Adam(schedule)) is None
-    two = SimpleNamespace(optimizers=[sgd, keras.optimizers.Adam()])
-    with pytest.raises(errors.UnsupportedOptimizer, match=r'take .*average="updates"'):
-        learning_rate_of(two)
+def test_the_learning_rates_that_exact_mode_agrees_on() -> None:
+    sgd, adam = keras.optimizers.SGD(0.5), keras.optimizers.Adam(0.25)
+    scheduled = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 10))
+    scaled = keras.optimizers.LossScaleOptimizer(sgd)
+    several = SimpleNamespace(optimizers=[sgd, scheduled, adam])
+    found = [list(map(float, learning_rates_of(one))) for one in (scaled, scheduled, several)]
+    assert found == [[0.5], [], [0.5, 0.25]]
 
 
 @pytest.mark.parametrize("method", ["MPCA", MPCA, 3], ids=str)

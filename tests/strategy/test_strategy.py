@@ -19,7 +19,6 @@ from keras_strom import errors
 from keras_strom.job.network import NetworkConfig
 from keras_strom.sharing.flat_space import Entry
 from keras_strom.sharing.threshold import FixedThreshold
-from keras_strom.strategy import fit
 from keras_strom.strategy.generation import Generation
 from keras_strom.strategy.strategy import StromStrategy
 from tests.support.two_devices import TWO_DEVICES
@@ -424,20 +423,6 @@ def test_callbacks_may_come_as_keras_own_list(encoding: Encoding, params: dict[s
     assert history.epoch == [0, 1, 2]
     assert callbacks.callbacks == before
     assert strategy.last_report.steps == 3 * 4
-
-
-def test_others_get_no_moving_averages_in_the_parameters_place(
-    encoding: Encoding, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    swaps = keras.callbacks.SwapEMAWeights()
-    swapped: list[bool] = []
-    monkeypatch.setattr(
-        fit, "donate_if_asked", lambda *_: swapped.append(swaps._ema_weights_in_model)
-    )
-    model = _model(encoding(), lambda: keras.optimizers.Adam(0.01, use_ema=True))
-    model.fit(*_data(), epochs=2, verbose=0, validation_data=_data(), callbacks=[swaps])
-    assert swapped
-    assert not any(swapped)
 
 
 def test_an_error_in_fit_leaves_the_strategy_usable(encoding: Encoding) -> None:

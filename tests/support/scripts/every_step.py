@@ -42,6 +42,17 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
 }
 
 
+def of_parts() -> keras.optimizers.Optimizer:
+    """Each with a learning rate of its own."""
+    adam, sgd = keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.1, momentum=0.9)
+    return keras.optimizers.MultiOptimizer(lambda v: adam if len(v.shape) > 1 else sgd)
+
+
+if hasattr(keras.optimizers, "MultiOptimizer"):  # Not in every Keras that is supported.
+    OPTIMIZERS["parts"] = of_parts
+    OPTIMIZERS["parts, scaled"] = lambda: keras.optimizers.LossScaleOptimizer(of_parts())
+
+
 def train(batch_size: int, optimizer: str = "momentum") -> tuple[list[np.ndarray], list[str]]:
     """Trains on random points, in their order: weights, and their bits by step."""
     random = np.random.default_rng(1)

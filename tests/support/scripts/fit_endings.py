@@ -40,7 +40,9 @@ class Place:
         self.rank = keras_strom.rank()
         self.is_chief = keras_strom.is_chief()
 
-    def model(self, *, metrics: list[Any] | None = None, **dense: Any) -> keras.Model:
+    def model(
+        self, *, metrics: list[Any] | None = None, scales_loss: bool = False, **dense: Any
+    ) -> keras.Model:
         """A small classifier, from the same start on all workers or not."""
         with self.strategy.scope():
             model = keras.Sequential(
@@ -52,7 +54,10 @@ class Place:
                 ]
             )
             loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-            model.compile(keras.optimizers.Adam(0.01), loss, metrics=metrics)
+            optimizer = keras.optimizers.Adam(0.01)
+            if scales_loss:
+                optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0)
+            model.compile(optimizer, loss, metrics=metrics)
         return model
 
 
@@ -186,12 +191,14 @@ class Notes(keras.callbacks.Callback):
         self.called.append("training ends")
 
 
-def meets_a_nan(place: Place, rank: int, *callbacks: Any) -> dict[str, Any]:
+def meets_a_nan(
+    place: Place, rank: int, *callbacks: Any, scales_loss: bool = False
+) -> dict[str, Any]:
     """A fit in whose first epoch one worker's row holds a NaN, and the next one.
 
     It has more epochs than the other worker trains before it hears of that.
     """
-    model = place.model()
+    model = place.model(scales_loss=scales_loss)
     x, y = data()
     model.fit(x, y, batch_size=8, verbose=0)
     poisoned = x.copy()
@@ -225,6 +232,11 @@ def a_nan_of_worker_1_ends_the_training(place: Place) -> dict[str, Any]:
 @case
 def a_nan_of_the_chief_ends_the_training(place: Place) -> dict[str, Any]:
     return meets_a_nan(place, 0, keras.callbacks.TerminateOnNaN())
+
+
+@case
+def a_nan_of_worker_1_that_loss_scaling_skips(place: Place) -> dict[str, Any]:
+    return meets_a_nan(place, 1, keras.callbacks.TerminateOnNaN(), scales_loss=True)
 
 
 @case
