@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -62,16 +63,31 @@ class ValueChecks:
 
     Attributes:
         allowed: of label columns that a loss takes some numbers of only.
-        harms: whether a value in each of a column's rows spoils the training.
+        harms: whether a value in each of a column's rows spoils the training; None = that cannot
+            be told.
     """
 
     allowed: Mapping[str, Allowed]
-    harms: Callable[[str, float], bool]
+    harms: Callable[[str, float], bool | None]
 
-    def harmful(self, faults: Faults, name: str) -> Faults:
-        """The faults of a column without the NaN and infinity that the model can take."""
-        nans = faults.nans and self.harms(name, np.nan)
-        infinities = faults.infinities and self.harms(name, np.inf)
+    def harmful(self, faults: Faults, name: str, spec: ColumnSpec) -> Faults:
+        """The faults of a column without the NaN and infinity that the model can take.
+
+        Those of which that cannot be told are a warning.
+        """
+        nans = self.harms(name, np.nan) if faults.nans else False
+        infinities = self.harms(name, np.inf) if faults.infinities else False
+        unknown = Faults(
+            nans=faults.nans if nans is None else 0,
+            infinities=faults.infinities if infinities is None else 0,
+        )
+        if unknown:
+            warnings.warn(
+                f"{unknown.describe(name, spec)}: whether that spoils the training cannot be told, "
+                "for loss or gradients are not finite on rows of zeros or ones either",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return dataclasses.replace(
             faults,
             nans=faults.nans if nans else 0,
@@ -193,7 +209,8 @@ def check_faults(
             if checks is None:
                 faults = dataclasses.replace(faults, nans=0, infinities=0)
             else:
-                faults, allowed = checks.harmful(faults, name), checks.allowed.get(name)
+                faults = checks.harmful(faults, name, specs[name])
+                allowed = checks.allowed.get(name)
             words += filter(None, [faults.describe(name, specs[name], allowed)])
     mark = totals.get(_VALIDATION_COLUMN)
     if mark is not None and mark.nulls:

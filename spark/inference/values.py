@@ -2,14 +2,15 @@
 
 Tasks count them in the one pass over the rows (`odd_values`). Whether NaN and infinity do harm the
 model itself says, in the driver and only where there are some (`Probe`): one that masks them, in a
-layer, a loss or `transformation_fn`, is left alone.
+layer, a loss or `transformation_fn`, is left alone. It is asked about one value in a row that it
+takes, of zeros or of other numbers; where it takes none of these, nobody can tell.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -35,15 +36,41 @@ class Probe:
     specs: Mapping[str, ColumnSpec]
     transformation_fn: Callable[..., Any] | None = None
 
-    def __call__(self, name: str, value: float) -> bool:
-        """Whether the value, in this column alone, spoils a step.
+    def __call__(self, name: str, value: float) -> bool | None:
+        """Whether the value, in this column alone, spoils a step; None = that cannot be told.
 
         Loss or gradients are NaN or infinite with it, or an operation does not take it: it is no
-        class, or no index of an embedding.
+        class, or no index of an embedding. It cannot be told where they are so without it, too.
         """
-        arrays = {one: zeros(self.specs[one], 1) for one in self.columns.names}
-        spoiled = {**arrays, name: np.full_like(arrays[name], value)}
-        return self._is_finite(arrays) and not self._takes(spoiled)
+        arrays = self._sound
+        if arrays is None:
+            return None
+        return not self._takes({**arrays, name: np.full_like(arrays[name], value)})
+
+    @functools.cached_property
+    def _sound(self) -> dict[str, np.ndarray[Any, Any]] | None:
+        """A row that the model takes; None = none was found."""
+        return next(filter(self._takes, self._rows()), None)
+
+    def _rows(self) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
+        """Rows of zeros, of ones, and of numbers between that differ, as whole ones cannot.
+
+        A logarithm is infinite at 0, and so is the slope of a distance between equal columns.
+        """
+        none = {one: zeros(self.specs[one], 1) for one in self.columns.names}
+        ones = {
+            one: array if array.dtype == object else np.ones_like(array)
+            for one, array in none.items()
+        }
+        random = np.random.default_rng(0)
+        yield none
+        yield ones
+        yield {
+            one: random.uniform(0.1, 0.9, array.shape).astype(array.dtype)
+            if array.dtype.kind == "f"
+            else array
+            for one, array in ones.items()
+        }
 
     @functools.cached_property
     def _model(self) -> keras.Model:

@@ -15,6 +15,7 @@ pytest.importorskip("pyspark")
 
 from keras_strom import errors
 from keras_strom.spark import StromEstimator
+from keras_strom.spark.data.checked import ValueChecks, check_faults
 from keras_strom.spark.data.columns import Columns, ColumnSpec
 from keras_strom.spark.data.parquet import from_parquet, refuse_labels
 from keras_strom.spark.data.tensors import Allowed, odd_values
@@ -192,3 +193,44 @@ def test_bad_values_of_a_dataframe_are_refused_with_column_and_count(
     compiled = model("mze", 1)
     with pytest.raises(errors.InvalidOption, match="loss='mze'"):
         estimator(model=compiled, optimizer=None, loss=None).fit(points)
+
+
+def logarithm(x: Any, y: Any) -> tuple[Any, Any]:
+    return keras.ops.log(x), y
+
+
+def of_unit_length(x: Any, y: Any) -> tuple[Any, Any]:
+    return x / keras.ops.norm(x, axis=-1, keepdims=True), y
+
+
+def spoiled(x: Any, y: Any) -> tuple[Any, Any]:
+    return x * np.inf, y
+
+
+@pytest.mark.parametrize("function", [logarithm, of_unit_length])
+def test_nan_is_found_where_a_row_of_zeros_is_not_finite(function: Any) -> None:
+    specs = {**SPECS, "y": ColumnSpec("scalar", "float32")}
+    harms = Probe(pack(model("mse", 1)), COLUMNS, specs, function)
+    assert harms("x", np.nan)
+    assert harms("y", np.inf)
+
+
+def test_nan_is_found_where_columns_must_differ() -> None:
+    ends = [keras.Input((4,), name=name) for name in ("a", "b")]
+    tower = keras.layers.Dense(3)
+    distance = keras.ops.norm(tower(ends[0]) - tower(ends[1]), axis=-1)
+    siamese = keras.Model(ends, distance)
+    siamese.compile("adam", "hinge")
+    row = ColumnSpec("array", "float32", (4,))
+    specs = {"a": row, "b": row, "y": ColumnSpec("scalar", "float32")}
+    harms = Probe(pack(siamese), Columns(("a", "b"), ("y",)), specs)
+    assert harms("a", np.nan)
+    assert harms("b", np.nan)
+
+
+def test_values_that_no_row_can_tell_of_are_a_warning() -> None:
+    probe = Probe(pack(model("mse", 1)), COLUMNS, SPECS, spoiled)
+    assert probe("x", np.nan) is None
+    reports = [{"x": {"nans": 3}}, {"x": {"nans": 1, "infinities": 2}}]
+    with pytest.warns(RuntimeWarning, match="column 'x' has 4 rows with NaN; .* with infinity"):
+        check_faults(reports, SPECS, None, ValueChecks({}, probe))
