@@ -371,7 +371,8 @@ def _shape_of_a_row(
         return None
     shape = tuple(-1 if size is None else int(size) for size in row)
     if min(shape) < 1:
-        raise errors.InvalidData(f"column {name!r} has an empty {kind} in its first row")
+        found = f"an empty {kind}" if 0 in shape else f"a null within the {kind}"
+        raise errors.InvalidData(f"column {name!r} has {found} in its first row")
     return shape
 
 

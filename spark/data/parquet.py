@@ -267,8 +267,10 @@ def _parquet_spec(file: pq.ParquetFile, path: str, field: pa.Field) -> ColumnSpe
     shape = _shape_of_a_row(file, field.name)
     if shape is None:
         return None
-    if len(shape) != depth:
+    if 0 in shape:
         raise errors.InvalidData(f"column {field.name!r} of {path} has an empty list in a row")
+    if len(shape) != depth:
+        raise errors.InvalidData(f"column {field.name!r} of {path} has a null in a row")
     return ColumnSpec(kind, dtype, shape)
 
 
@@ -292,7 +294,7 @@ def _dtype_of(of: pa.DataType) -> str:
 
 
 def _shape_of_a_row(file: pq.ParquetFile, name: str) -> tuple[int, ...] | None:
-    """The shape of the first value; None where there is none."""
+    """The shape of the first value, up to an empty list or a null; None where there is none."""
     for batch in file.iter_batches(batch_size=1, columns=[name]):
         value = batch.column(0)[0].as_py()
         if isinstance(value, dict):
@@ -301,7 +303,7 @@ def _shape_of_a_row(file: pq.ParquetFile, name: str) -> tuple[int, ...] | None:
         while isinstance(value, list):
             shape.append(len(value))
             value = value[0] if value else None
-        return tuple(shape) if 0 not in shape else ()
+        return tuple(shape)
     return None
 
 

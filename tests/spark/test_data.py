@@ -627,6 +627,12 @@ def test_parquet_that_cannot_be_used_is_refused_by_its_footer(tmp_path: Path) ->
         ([good, file("other.parquet", x=[[1.0]], y=[1])], "in the first file"),
         ([good, "s3://bucket/x"], "one file system"),
         (file("dict.parquet", x=[{"a": 1}], y=[1]), "which is no tensor"),
+        (
+            file("null.parquet", x=[None, [1.0]], y=[1, 2]),
+            "'x' of .*null.parquet has a null in a row",
+        ),
+        (file("in.parquet", x=[[None], [[1.0]]], y=[1, 2]), "'x' of .* has a null in a row"),
+        (file("empty.parquet", x=[[], [1.0]], y=[1, 2]), "'x' of .* has an empty list in a row"),
         (file("none.parquet", x=pa.array([], pa.list_(pa.float32())), y=[]), "no tensor|no file"),
     ]
     for paths, words in cases:

@@ -80,3 +80,12 @@ def test_a_column_without_a_value_is_named(spark: Any) -> None:
     df = spark.createDataFrame([(None, 1.0)], "point array<double>, y double")
     with pytest.raises(errors.InvalidData, match="column 'point' has no row with a value"):
         estimator().fit(df)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [([None, [1.0]], "a null within the array"), ([[]], "an empty array")]
+)
+def test_a_first_row_without_a_shape_says_why(spark: Any, value: Any, words: str) -> None:
+    df = spark.createDataFrame([(value, 1.0)], "point array<array<double>>, y double")
+    with pytest.raises(errors.InvalidData, match=f"column 'point' has {words} in its first row"):
+        estimator().fit(df)
