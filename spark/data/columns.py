@@ -98,8 +98,8 @@ class ColumnSpec:
             "binary" (bytes, such as an encoded picture) or "string".
         dtype: one of `DTYPES`; "string" is bytes to TensorFlow.
         shape: of one example; () is a scalar. An image's is (height, width, channels).
-        example: of a binary column, the bytes of one row, so that a `transformation_fn` is tried
-            on something that it can decode; b"" = not known. It is not saved.
+        example: of a binary or string column, the bytes of one row, so that a `transformation_fn`
+            is tried on something that it can decode or parse; b"" = not known.
     """
 
     kind: str
@@ -132,7 +132,11 @@ class ColumnSpec:
 
 
 def inspect(
-    df: DataFrame, columns: Columns, shapes: Mapping[str, tuple[int, ...]] | None = None
+    df: DataFrame,
+    columns: Columns,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    *,
+    with_strings: bool = False,
 ) -> dict[str, ColumnSpec]:
     """What the chosen columns hold, in `columns.names`' order.
 
@@ -146,6 +150,8 @@ def inspect(
         columns: the chosen ones.
         shapes: of the columns, where neither the schema nor a row tells them: no row has a value,
             or the DataFrame is a streaming one.
+        with_strings: whether a row is looked at for an example of strings as well, which a
+            `transformation_fn` may parse.
 
     Raises:
         InvalidData: a column that is missing, has a type that is no tensor, or holds no value.
@@ -175,6 +181,9 @@ def inspect(
         elif kind == "binary" and not df.isStreaming:
             row = _of_a_row(df, name, [_column(name)], optional=name in (shapes or {}))
             example = b"" if row is None else bytes(row[0])
+        elif kind == "string" and with_strings and not df.isStreaming:
+            row = _of_a_row(df, name, [_column(name)], optional=True)
+            example = b"" if row is None else row[0].encode()
         specs[name] = ColumnSpec(kind, dtype, shape, example)
     return with_weight(columns, specs)
 

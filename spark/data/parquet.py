@@ -39,7 +39,11 @@ _FOOTERS_AT_ONCE = 8
 
 
 def from_parquet(
-    train: Paths, columns: Columns, *, validation: Paths | None = None
+    train: Paths,
+    columns: Columns,
+    *,
+    validation: Paths | None = None,
+    with_strings: bool = False,
 ) -> ExportedData:
     """Parquet files, written by Spark or anything else.
 
@@ -51,6 +55,8 @@ def from_parquet(
         train: files, or folders of them, as paths or URLs; hidden files are left out.
         columns: what makes an example.
         validation: the same for validation data.
+        with_strings: whether the first row is read for an example of strings as well, which a
+            `transformation_fn` may parse, and not of bytes only.
 
     Raises:
         InvalidData: no files, a missing or mistyped column, files that differ, or nulls.
@@ -96,7 +102,8 @@ def from_parquet(
         raise errors.InvalidData(f"no file has a row, so nothing is known of {missing}")
     filled = [file.path for files in splits.values() for file in files if sum(file.rows)]
     if filled:
-        specs |= _with_examples(store, filled[0], specs)
+        kinds = ("binary", "string") if with_strings else ("binary",)
+        specs |= _with_examples(store, filled[0], specs, kinds)
     return ExportedData(store, columns, {name: specs[name] for name in columns.names}, splits)
 
 
@@ -136,18 +143,24 @@ def spec_metadata(spec: ColumnSpec) -> dict[bytes, bytes]:
 
 
 def _with_examples(
-    store: Store, path: str, specs: Mapping[str, ColumnSpec]
+    store: Store, path: str, specs: Mapping[str, ColumnSpec], kinds: Sequence[str]
 ) -> dict[str, ColumnSpec]:
-    """The specs of bytes, each with those of the first row of a file that has rows."""
+    """The specs of these kinds, each with the bytes of the first row of a file that has rows."""
     import pyarrow.parquet as pq
 
-    names = [name for name, spec in specs.items() if spec.kind == "binary"]
+    names = [name for name, spec in specs.items() if spec.kind in kinds]
     if not names:
         return {}
     filesystem, inside = store.resolve(path)
     with unavailable(path), pq.ParquetFile(filesystem.open_input_file(inside)) as file:
         row = next(file.iter_batches(batch_size=1, columns=names)).to_pylist()[0]
-    return {name: dataclasses.replace(specs[name], example=row[name] or b"") for name in names}
+    found = {name: row[name] or b"" for name in names}
+    return {
+        name: dataclasses.replace(
+            specs[name], example=value.encode() if isinstance(value, str) else value
+        )
+        for name, value in found.items()
+    }
 
 
 def list_files(train: Paths, validation: Paths | None) -> tuple[Store, dict[str, list[str]]]:

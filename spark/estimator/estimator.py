@@ -254,7 +254,12 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         if params["partitions_per_process"] is not None:
             raise errors.InvalidOption("partitions_per_process has no effect on files")
         with _alone_in_its_run(params):
-            data = from_parquet(train, _columns(params), validation=validation)
+            data = from_parquet(
+                train,
+                _columns(params),
+                validation=validation,
+                with_strings=params["transformation_fn"] is not None,
+            )
             session = spark or active_or_new()
             fitting = _prepare(params, data.columns, data.specs, session, rows=repr(data.splits))
             data.check_shares(fitting.workers, all_validate=True)
@@ -284,7 +289,8 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
                 "table that it is written to"
             )
         columns = _columns(params)
-        specs, rows_of = inspect(df, columns), str(df.semanticHash())
+        parsed = params["transformation_fn"] is not None
+        specs, rows_of = inspect(df, columns, with_strings=parsed), str(df.semanticHash())
         fitting = _prepare(params, columns, specs, df.sparkSession, rows=rows_of)
         if fitting.finished is not None:
             return self._trained(fitting, fitting.finished)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import functools
@@ -70,7 +71,9 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         prediction_col: for a model with one output: the class (double) where its loss is a
             categorical or binary cross-entropy, else the value (double, or arrays); None = none.
         probability_col: the classes' probabilities as an ML vector; None = none.
-        transformation_fn: changes a batch as in training; labels that a DataFrame lacks are zeros.
+        transformation_fn: changes a batch as in training. In `transform` it is given zeros for the
+            labels; for those that are bytes or strings, what they are in one row of the training,
+            which is saved with the model, or of the DataFrame for a model from elsewhere.
         val_batch_size: rows a step of prediction.
         custom_objects: classes that the model is made of, where `keras.saving` does not know them.
 
@@ -220,17 +223,21 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         if with_labels and not labels:
             raise errors.InvalidOption("label_cols is not set: what is the model compared with?")
         columns = Columns(tuple(features), labels, params["sample_weight_col"] if labels else None)
-        known = bool(self._specs) or params["transformation_fn"] is None
-        specs = inspect(df, columns, self._shapes(columns) if df.isStreaming or known else None)
-        for name, trained in self._specs.items():
+        trained, function = bool(self._specs), params["transformation_fn"]
+        shapes = df.isStreaming or trained or function is None
+        # To predict with a trained model nothing is tried, and nothing asked of Spark.
+        tried = function is not None and (with_labels or not trained)
+        specs = inspect(df, columns, self._shapes(columns) if shapes else None, with_strings=tried)
+        for name, spec in self._specs.items():
             if name in specs:
-                specs[name] = _as_trained(name, specs[name], trained)
+                specs[name] = _as_trained(name, specs[name], spec)
         specs = {**self._specs, **specs}
         given = self._with_labels(columns)
         missing = [name for name in given.names if name not in specs]
         there = tuple(name for name in given.labels if name in missing and name in df.columns)
         specs |= dict.fromkeys(missing, ColumnSpec("scalar", "float32"))
-        return columns, {**specs, **(inspect(df, Columns(there, ())) if there else {})}
+        found = inspect(df, Columns(there, ()), with_strings=True) if there else {}
+        return columns, {**specs, **found}
 
     def _with_labels(self, columns: Columns) -> Columns:
         """With the labels and the weight that `transformation_fn` takes, if there is one."""
@@ -281,12 +288,17 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         params = self.check_params()
         self._output_columns(columns, specs)
         assert self._outputs is not None
+        trained = self._with_labels(columns)
+        absent = set(trained.names) - set(columns.names)
         inference = Inference(
             model=self._model(),
             columns=columns,
-            # Examples differ from DataFrame to DataFrame, and the model would travel again.
-            specs={name: dataclasses.replace(spec, example=b"") for name, spec in specs.items()},
-            trained=self._with_labels(columns),
+            # Others differ from DataFrame to DataFrame, and the model would travel again.
+            specs={
+                name: spec if name in absent else dataclasses.replace(spec, example=b"")
+                for name, spec in specs.items()
+            },
+            trained=trained,
             outputs=self._outputs,
             batch_size=params["val_batch_size"],
             transformation_fn=self._function(columns),
@@ -320,9 +332,11 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         return model
 
     def _try_to_score(self, columns: Columns, specs: Mapping[str, ColumnSpec]) -> None:
-        """Finds here what a task would find; not where a stream has yet to show bytes."""
+        """Finds here what a task would find; not where a stream has yet to show its rows."""
         assert self._outputs is not None
-        if all(spec.kind != "binary" or spec.example for spec in specs.values()):
+        parsed = self.check_params()["transformation_fn"] is not None
+        kinds = ("binary", "string") if parsed else ("binary",)
+        if all(spec.kind not in kinds or spec.example for spec in specs.values()):
             with _explained():
                 losses(self.keras, self._outputs, *self._zeros(columns, specs))
 
@@ -333,11 +347,15 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
 
     def _contents(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         packed = self._model()
+        parsed = self.getOrDefault("transformation_fn") is not None
+        labels = self.getOrDefault("label_cols") or () if parsed else ()
+        bytes_of = {name: one.example for name, one in self._specs.items() if name in labels}
         metadata = {
             "suffix": packed.suffix,
             "history": self.history,
             "run_id": self.run_id,
             "specs": {name: spec.to_json() for name, spec in self._specs.items()},
+            "examples": {name: base64.b64encode(one).decode() for name, one in bytes_of.items()},
             "outputs": None if self._outputs is None else self._outputs.to_json(),
         }
         code = cloudpickle.dumps((packed.code, not_plain(self)))
@@ -348,6 +366,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         code, params = loads(read("code.pkl"))
         file = read(f"model{metadata['suffix']}")
         specs = {name: ColumnSpec.from_json(spec) for name, spec in metadata["specs"].items()}
+        for name, example in metadata.get("examples", {}).items():  # Earlier versions had none.
+            specs[name] = dataclasses.replace(specs[name], example=base64.b64decode(example))
         outputs = metadata["outputs"]
         if outputs is not None and "named" not in outputs and len(outputs["tensors"]) > 1:
             outputs = None  # Of an earlier version; the model itself tells.
@@ -443,7 +463,7 @@ def _as_trained(name: str, found: ColumnSpec, trained: ColumnSpec) -> ColumnSpec
             f"column {name!r} holds {found.dtype} of shape {found.shape}, and the model has been "
             f"trained on {trained.dtype} of shape {trained.shape}"
         )
-    return dataclasses.replace(found, dtype=trained.dtype)
+    return dataclasses.replace(found, dtype=trained.dtype, example=found.example or trained.example)
 
 
 def _with_rows(

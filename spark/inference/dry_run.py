@@ -97,10 +97,8 @@ def dry_run(
     try:
         batch = examples(columns, arrays, transformation_fn)
     except Exception as error:
-        some = [name for name in columns.names if specs[name].example]
-        bytes_of = f", and the first row's bytes of {', '.join(map(repr, some))}" if some else ""
         raise errors.InvalidOption(
-            f"transformation_fn fails on zeros{bytes_of}: {_words(error)}"
+            f"transformation_fn fails on zeros{_besides(columns, specs)}: {_words(error)}"
         ) from error
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
     if transformation_fn is None:
@@ -137,6 +135,18 @@ def dry_run(
                 if (found := _allowed(one.loss, one.tensor)) is not None
             }
     return Trial(outputs, keras.tree.map_structure(_numpy, x), allowed, function)
+
+
+def _besides(columns: Columns, specs: Mapping[str, ColumnSpec]) -> str:
+    """What the columns of bytes and strings are tried on, in words."""
+    texts = [name for name in columns.names if specs[name].dtype == "string"]
+    known = ", ".join(repr(name) for name in texts if specs[name].example)
+    others = ", ".join(repr(name) for name in texts if not specs[name].example)
+    words = [
+        *([f" and the first row's {known}"] if known else []),
+        *([f", with an empty string for {others}"] if others else []),
+    ]
+    return "".join(words)
 
 
 def _check_inputs(model: keras.Model, columns: Columns) -> None:

@@ -38,7 +38,7 @@ class Inference:
     Attributes:
         model: the model.
         columns: what the rows hold that the model is given.
-        specs: of `columns.names` and `trained.names`.
+        specs: of `columns.names` and `trained.names`, with examples of those alone that rows lack.
         trained: what the model has been trained on, labels and weight included.
         outputs: of the model.
         batch_size: rows a step.
@@ -187,7 +187,7 @@ def examples(
 
 
 def zeros(spec: ColumnSpec, rows: int) -> np.ndarray[Any, Any]:
-    """Examples of a column that hold nothing, or, of bytes, what is known to be some."""
+    """Examples of a column that hold nothing, or, of bytes and strings, what is known of a row."""
     if spec.dtype == "string":
         return np.full(rows, spec.example, object)
     return np.zeros((rows, *spec.shape), spec.dtype)
@@ -223,7 +223,7 @@ def _pieces(inference: Inference, batch: pa.RecordBatch) -> Iterator[tuple[Any, 
         part = {name: array[begin : begin + rows] for name, array in arrays.items()}
         columns = inference.columns
         if inference.transformation_fn is not None:
-            # It takes what it took in training; what it makes of these zeros is not looked at.
+            # It takes what it took in training; what it makes of these labels is not looked at.
             columns = inference.trained
             absent = [name for name in columns.names if name not in part]
             part |= {name: zeros(inference.specs[name], rows) for name in absent}
