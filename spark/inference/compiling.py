@@ -15,10 +15,11 @@ import keras
 
 from keras_strom import errors
 
+from .keras_losses import CROSSENTROPY
 from .serialization import rules_of
 
-# What `compile` itself makes of these, by the shapes that it finds.
-_METRICS = ("accuracy", "acc", "crossentropy", "ce")
+# What Keras itself makes something of, by the shapes that it finds.
+_BY_SHAPES = {"loss": CROSSENTROPY, "metrics": ("accuracy", "acc")}
 _PLACES = {
     "optimizer": (keras.optimizers, keras.Optimizer),
     "loss": (keras.losses, keras.Loss),
@@ -37,7 +38,7 @@ def check_names(compiling: Mapping[str, Any]) -> None:
     """
     for option, (module, kind) in _PLACES.items():
         for name in _names(compiling.get(option)):
-            if option == "metrics" and name.lower() in _METRICS:
+            if name.lower() in _BY_SHAPES.get(option, ()):
                 continue
             try:
                 module.get(name)
@@ -82,8 +83,7 @@ def _nearest(name: str, option: str, module: Any, kind: type) -> str:
     names = [one for one in known if one not in ("get", "serialize", "deserialize")]
     if option == "optimizer":
         names = [one.lower() for one in names]
-    elif option == "metrics":
-        names += _METRICS
+    names += _BY_SHAPES.get(option, ())
     found = difflib.get_close_matches(name, names, n=1)
     return (
         f"; did you mean {found[0]!r}?" if found else f" (keras.{module.__name__.split('.')[-1]})"

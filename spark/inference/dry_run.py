@@ -16,6 +16,7 @@ from keras_strom import errors
 
 from ..data.columns import Columns, ColumnSpec
 from ..data.tensors import Allowed
+from .keras_losses import chosen, own_name
 from .labels import LabelsByName, labels_by_name, of_each_output, of_outputs
 from .outputs import Output, Outputs, meaning_of, scalar_or_shape
 from .prediction import examples, flat, zeros
@@ -23,7 +24,8 @@ from .serialization import PackedModel
 
 _ROWS = 2
 
-# Losses that compare a label with an output element by element; Keras would broadcast others.
+# Of Keras's losses those that compare a label with an output element by element: Keras would
+# broadcast one of another shape.
 _ELEMENTWISE = (
     "meansquared",
     "meanabsolute",
@@ -35,18 +37,15 @@ _ELEMENTWISE = (
     "cosinesimilarity",
     "crossentropy",
 )
-_SHORT = {"mse", "mae", "mape", "msle", "kld"}
 
-# Names of losses as `_name_of` gives them, by the labels that they take.
-_OF_CLASSES = {"sparsecategoricalcrossentropy"}
+# Names of losses as `own_name` gives them, by the labels that they take.
+_OF_CLASSES = {"sparsecategoricalcrossentropy", "categoricalgeneralizedcrossentropy"}
 _OF_PROBABILITIES = {
     "binarycrossentropy",
-    "bce",
     "binaryfocalcrossentropy",
     "categoricalcrossentropy",
     "categoricalfocalcrossentropy",
     "kldivergence",
-    "kld",
 }
 
 
@@ -132,7 +131,7 @@ def dry_run(
             allowed = {
                 one.column: found
                 for one in compared
-                if (found := _allowed(one.loss, one.tensor)) is not None
+                if (found := _allowed(one)) is not None
             }
     return Trial(outputs, keras.tree.map_structure(_numpy, x), allowed, function)
 
@@ -204,6 +203,11 @@ class _Compared:
     tensor: Output
     loss: Any
 
+    @property
+    def kind(self) -> str:
+        """Which of Keras's losses it is; "" = one of the user's."""
+        return own_name(chosen(self.loss, self.tensor.shape, self.label.shape[1:]))
+
 
 def _compared(outputs: Outputs, loss: Any, y: Any, columns: Columns) -> list[_Compared]:
     """[] for a model with a loss of its own; Keras's own says what is wrong with the labels."""
@@ -224,27 +228,28 @@ def _compared(outputs: Outputs, loss: Any, y: Any, columns: Columns) -> list[_Co
 
 
 def _check_labels(compared: list[_Compared]) -> None:
-    """Keras broadcasts a label of another shape than the output's, and trains on nonsense."""
+    """Keras broadcasts a label of another shape than the output's, and trains on nonsense.
+
+    Where one of the two has a last dimension of 1 more than the other, it leaves that out. What the
+    user's own losses do with a label they alone know.
+    """
     for each in compared:
-        label, tensor, one = each.label, each.tensor, each.loss
-        kind = _name_of(one)
-        found = scalar_or_shape(label.shape[1:])
-        expected = tensor.shape
-        if kind.startswith("sparse"):
-            expected = tensor.shape[:-1]
-        elif not (kind in _SHORT or any(part in kind for part in _ELEMENTWISE)):
+        tensor, kind = each.tensor, each.kind
+        found = scalar_or_shape(each.label.shape[1:])
+        expected = scalar_or_shape(tensor.shape[:-1] if kind in _OF_CLASSES else tensor.shape)
+        if not any(part in kind for part in _ELEMENTWISE):
             continue
-        if found != scalar_or_shape(expected):
+        if found != expected and (*found, 1) != expected and (*expected, 1) != found:
             raise errors.InvalidData(
                 f"label column {each.column!r} holds {_shape_words(found)} an example, where the "
-                f"loss {_shown(one)!r} needs {_shape_words(expected)} for "
+                f"loss {_shown(each.loss)!r} needs {_shape_words(expected)} for "
                 f"output {tensor.name!r} of shape {tensor.shape}"
             )
 
 
-def _allowed(loss: Any, tensor: Output) -> Allowed | None:
+def _allowed(compared: _Compared) -> Allowed | None:
     """The labels that one of Keras's losses takes for an output; None = any number, or unknown."""
-    kind = _name_of(loss)
+    loss, tensor, kind = compared.loss, compared.tensor, compared.kind
     if kind in _OF_CLASSES:
         if not tensor.shape:
             return None
@@ -284,10 +289,6 @@ def _check_loss(
             f"the loss or a metric does not take the label columns: {_words(error)}"
             f"{_indexer(strings, 'label_cols')}"
         ) from error
-
-
-def _name_of(loss: Any) -> str:
-    return _shown(loss).replace("_", "").lower()
 
 
 def _shown(loss: Any) -> str:

@@ -201,6 +201,8 @@ def meaning_of(tensors: Sequence[Output], loss: Any) -> Outputs:
     """The outputs of a model that trains with `loss`, as `compile` takes it."""
     import keras
 
+    from .keras_losses import chosen
+
     if len(tensors) != 1:
         return Outputs(tuple(tensors))
     shape = tensors[0].shape
@@ -208,7 +210,7 @@ def meaning_of(tensors: Sequence[Output], loss: Any) -> Outputs:
         loss = next(iter(loss.values())) if isinstance(loss, dict) else loss[0]
     name, from_logits = "", False
     if isinstance(loss, str):
-        loss = keras.losses.get(loss)
+        loss = keras.losses.get(chosen(loss, shape))
     if isinstance(loss, keras.Loss):
         name = type(loss).__name__
         from_logits = bool(loss.get_config().get("from_logits", False))

@@ -20,6 +20,7 @@ from keras_strom import errors
 
 from ..data.columns import Columns, ColumnSpec
 from ..data.tensors import decode, encode
+from .keras_losses import chosen
 from .labels import of_each_output, of_outputs
 from .outputs import OutputColumns, Outputs, nested
 from .serialization import PackedModel
@@ -271,6 +272,7 @@ def losses(
         losses_of, weights, labels, predicted, ratings, masks, strict=True
     ):
         if loss is not None and y_true is not None:
+            loss = chosen(loss, y_pred.shape[1:], y_true.shape[1:])
             values = keras.ops.convert_to_numpy(_without_reduction(loss)(y_true, y_pred))
             if values.shape[:1] != total.shape:
                 raise errors.UnsupportedModel(
@@ -345,6 +347,8 @@ def _without_reduction(loss: Any) -> Callable[[Any, Any], Any]:
     def of_function(y_true: Any, y_pred: Any) -> Any:
         y_pred = keras.ops.convert_to_tensor(y_pred)
         if len(y_true.shape) == len(y_pred.shape) - 1 and y_pred.shape[-1] == 1:
+            if len(y_true.shape) > 1:  # As in Keras: labels of steps, and one number for each.
+                return loss(y_true, keras.ops.squeeze(y_pred, -1))
             y_true = keras.ops.expand_dims(y_true, -1)
         return loss(y_true, y_pred)
 

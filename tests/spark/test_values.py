@@ -126,7 +126,7 @@ def test_a_misspelt_name_is_named_with_the_nearest(compiling: dict[str, Any], wo
 
 
 def test_names_that_keras_knows_pass() -> None:
-    given = {"optimizer": "sgd", "loss": ["mse", SPARSE, None], "metrics": {"a": ["ce", "auc"]}}
+    given = {"optimizer": "sgd", "loss": ["mse", SPARSE, None], "metrics": {"a": ["acc", "auc"]}}
     check_names(given)
     check_names({"loss": masked_loss})
     compiled = model(SPARSE)
