@@ -262,8 +262,9 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             )
             session = spark or active_or_new()
             fitting = _prepare(params, data.columns, data.specs, session, rows=repr(data.splits))
-            data.check_shares(fitting.workers, all_validate=True)
-            refuse_labels(data, fitting.checks.allowed)
+            with _no_new_run_of_refused(fitting):
+                data.check_shares(fitting.workers, all_validate=True)
+                refuse_labels(data, fitting.checks.allowed)
             return self._trained(fitting, fitting.finished or _train(fitting, data))
 
     def _fit(self, df: DataFrame) -> StromModel:
@@ -308,17 +309,18 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             ) as rows:
                 return self._trained(fitting, _train(fitting, rows.data, rows))
         try:
-            data = export(
-                df if files is None else df.repartition(fitting.workers * files),
-                columns,
-                fitting.run,
-                validation=params["validation"],
-                workers=fitting.workers,
-                seed=fitting.seed,
-                specs=fitting.specs,
-                checks=fitting.checks,
-                all_validate=True,
-            )
+            with _no_new_run_of_refused(fitting):
+                data = export(
+                    df if files is None else df.repartition(fitting.workers * files),
+                    columns,
+                    fitting.run,
+                    validation=params["validation"],
+                    workers=fitting.workers,
+                    seed=fitting.seed,
+                    specs=fitting.specs,
+                    checks=fitting.checks,
+                    all_validate=True,
+                )
             trained = _train(fitting, data)
         finally:
             _remove_rows(fitting.run)
@@ -396,6 +398,19 @@ def _remove_rows(run: StoreRun) -> None:
         _logger.warning("the rows stay in the store, for they cannot be removed: %s", error)
 
 
+@contextlib.contextmanager
+def _no_new_run_of_refused(fitting: _Fitting) -> Iterator[None]:
+    """Leaves nothing of a run whose id was made here if the block raises: nobody knows of it."""
+    try:
+        yield
+    except BaseException:
+        if fitting.run is not None and fitting.params["run_id"] is None:
+            _trained_here.pop(fitting.run.path, None)
+            with contextlib.suppress(errors.StoreUnavailable):  # What was raised counts.
+                fitting.run.store.delete(fitting.run.path)
+        raise
+
+
 def _check_together(params: Mapping[str, Any], *, has_validation: bool) -> None:
     """Refuses Params that make no sense with each other."""
     if (params["model"] is None) == (params["model_fn"] is None):
@@ -471,7 +486,7 @@ def _prepare(
     context = context_of(spark)
     size = _method(params).choose_size(context, _wanted_size(params), params["start_timeout"])
     check_executors(context, size.workers)
-    run, before, seed = _begin_run(params, model, columns, rows)
+    run, before, seed = _begin_run(params, trial.identity or model.identity(), columns, rows)
     recorder.leave()
     return _Fitting(
         params=params,
@@ -490,9 +505,11 @@ def _prepare(
 
 
 def _begin_run(
-    params: Mapping[str, Any], model: PackedModel, columns: Columns, rows: str
+    params: Mapping[str, Any], model: str, columns: Columns, rows: str
 ) -> tuple[StoreRun | None, Trained | None, int]:
     """The run in the store, what it has left if it has finished, and its random seed.
+
+    `model` is what tells the model from others, in whatever process.
 
     Raises:
         InvalidOption: the run of this id is another training.
@@ -503,15 +520,16 @@ def _begin_run(
         return None, None, fresh
     run_id = params["run_id"] or time.strftime("strom-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
     run: StoreRun = params["store"].run(run_id)
-    text = json.dumps([model.identity(), dataclasses.asdict(columns)])
-    identity = hashlib.sha256(text.encode()).hexdigest()
+    identity = _digest(model, columns)
+    # Of earlier versions' runs nothing is known of what a function makes.
+    known = {identity} if params["model_fn"] is None else {identity, _digest("null", columns)}
     record = f"{run.path}/run.json"
     if params["resume"] is False:
         begin_anew(run)
     done = finished(run)
     if done is not None or run.store.exists(backup_file(run)):
         before = json.loads(run.store.read_bytes(record))
-        if before["identity"] != identity:
+        if before["identity"] not in known:
             raise errors.InvalidOption(
                 f"run_id={run_id!r} is the {'finished' if done else 'interrupted'} training of "
                 f"another model or of other columns: {_OTHERWISE}"
@@ -530,6 +548,10 @@ def _begin_run(
     _trained_here[run.path] = training
     run.store.write_bytes(record, json.dumps({"identity": identity, "seed": fresh}).encode())
     return run, None, fresh
+
+
+def _digest(model: str, columns: Columns) -> str:
+    return hashlib.sha256(json.dumps([model, dataclasses.asdict(columns)]).encode()).hexdigest()
 
 
 _OTHERWISE = "choose another run_id, or resume=False to begin anew"

@@ -16,6 +16,7 @@ from keras_strom import errors
 
 from ..data.columns import Columns, ColumnSpec
 from ..data.tensors import Allowed
+from .identity import identity_of
 from .keras_losses import chosen, own_name
 from .labels import LabelsByName, labels_by_name, of_each_output, of_outputs
 from .outputs import Output, Outputs, meaning_of, scalar_or_shape
@@ -58,12 +59,15 @@ class Trial:
         x: the examples, as the model was given them.
         allowed: of the label columns whose loss takes some numbers only, those.
         function: what every batch goes through: the user's, and what names the labels.
+        identity: of a model that a function makes, what tells it from others; "" = see
+            `PackedModel.identity`.
     """
 
     outputs: Outputs
     x: Any
     allowed: Mapping[str, Allowed] = dataclasses.field(default_factory=dict)
     function: Callable[..., Any] | None = None
+    identity: str = ""
 
 
 def dry_run(
@@ -129,11 +133,10 @@ def dry_run(
         _check_loss(model, x, y, predicted, weight, _strings(columns.labels, specs))
         if transformation_fn is None and y is not None:
             allowed = {
-                one.column: found
-                for one in compared
-                if (found := _allowed(one)) is not None
+                one.column: found for one in compared if (found := _allowed(one)) is not None
             }
-    return Trial(outputs, keras.tree.map_structure(_numpy, x), allowed, function)
+    identity = "" if packed.file else identity_of(model)
+    return Trial(outputs, keras.tree.map_structure(_numpy, x), allowed, function, identity)
 
 
 def _besides(columns: Columns, specs: Mapping[str, ColumnSpec]) -> str:

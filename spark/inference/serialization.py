@@ -94,7 +94,7 @@ class PackedModel:
             return archive.read("config.json").decode()
 
     def identity(self) -> str:
-        """The configuration without what differs from process to process.
+        """The configuration without what differs from process to process; a function's has none.
 
         The same code makes models of the same identity: Keras's ids of shared objects are their
         addresses, and the numbers in the names that it chooses count what was made before.

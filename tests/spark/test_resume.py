@@ -24,10 +24,16 @@ import pyarrow.parquet as pq
 
 from keras_strom import errors
 from keras_strom.spark import StromEstimator
-from keras_strom.spark.data.columns import Columns
+from keras_strom.spark.data.columns import Columns, ColumnSpec
 from keras_strom.spark.data.parquet import from_parquet
 from keras_strom.spark.data.store import Store
-from keras_strom.spark.estimator.estimator import _alone_in_its_run, _begin_run
+from keras_strom.spark.estimator.estimator import (
+    _alone_in_its_run,
+    _begin_run,
+    _digest,
+    _prepare,
+)
+from keras_strom.spark.inference.dry_run import dry_run
 from keras_strom.spark.inference.serialization import pack
 from keras_strom.spark.training.worker_training import Backup, Code, TrainingPlan, leave, train
 from tests.support.scripts import resumed_estimators as script
@@ -88,6 +94,79 @@ def test_a_model_is_the_same_if_the_same_code_has_made_it() -> None:
     assert first.identity() == second.identity()
     for other in (compiled(units=4), compiled(activation="tanh")):
         assert pack(other).identity() != first.identity()
+
+
+SPECS = {"x": ColumnSpec("array", "float32", (4,)), "y": ColumnSpec("scalar", "float32")}
+
+
+def tanh_network() -> keras.Model:
+    hidden = keras.layers.Dense(8, activation="tanh")
+    return keras.Sequential([keras.Input((4,)), hidden, keras.layers.Dense(1)])
+
+
+def network_of_many_layers(activation: str = "relu") -> keras.Model:
+    """Keras makes names of others' names and draws a seed; there is code, and a shared layer."""
+    layers = keras.layers
+    numbers = keras.Input((4,))
+    steps = layers.Reshape((4, 1))(numbers)
+    steps = layers.Bidirectional(layers.LSTM(2, return_sequences=True))(steps)
+    cropped = layers.RandomCrop(4, 4)(layers.Reshape((4, 4, 1))(steps))
+    hidden = layers.Flatten()(cropped)
+    shared = layers.Dense(4, activation=activation)
+    both = keras.ops.add(shared(hidden), layers.Dropout(0.5)(shared(keras.ops.relu(hidden))))
+    inner = keras.Sequential([layers.Lambda(lambda x: 2 * x), layers.ReLU(), layers.Dense(1)])
+    return keras.Model(numbers, inner(both))
+
+
+class Untold(keras.Model):  # type: ignore[misc]
+    def __init__(self, units: int, activation: Any) -> None:
+        super().__init__()
+        self.activation = activation
+        self.hidden, self.last = keras.layers.Dense(units), keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.last(self.activation(self.hidden(x)))
+
+
+def identity_of_made(model_fn: Any) -> str:
+    packed = pack(model_fn=model_fn, compiling={"optimizer": "sgd", "loss": "mse"})
+    return dry_run(packed, Columns(("x",), ("y",)), SPECS).identity
+
+
+@pytest.mark.parametrize(
+    ("model_fn", "another"),
+    [
+        (script.network, tanh_network),
+        (network_of_many_layers, lambda: network_of_many_layers("tanh")),
+        (lambda: Untold(3, keras.ops.relu), lambda: Untold(4, keras.ops.relu)),
+    ],
+)
+def test_what_a_function_makes_is_the_same_each_time(model_fn: Any, another: Any) -> None:
+    first = identity_of_made(model_fn)
+    keras.layers.Dense(1)  # Keras numbers the layers of the next one otherwise.
+    assert identity_of_made(model_fn) == first
+    assert identity_of_made(another) != first
+
+
+def test_a_run_is_not_that_of_what_another_function_makes(spark: Any, tmp_path: Path) -> None:
+    columns = Columns(("x",), ("y",))
+
+    def begun(model_fn: Any) -> Any:
+        params = params_of(tmp_path, model=None, model_fn=model_fn, num_proc=1)
+        return _prepare(params, columns, SPECS, spark, rows="").run
+
+    run = begun(script.network)
+    run.store.write_bytes(f"{run.checkpoints}/backup.zip", b"of an epoch")
+    with pytest.raises(errors.InvalidOption, match="the interrupted training of another model"):
+        begun(tanh_network)
+    assert begun(script.network) == run
+    # Earlier versions told nothing of them.
+    record = {"identity": _digest("null", columns), "seed": 1}
+    run.store.write_bytes(f"{run.path}/run.json", json.dumps(record).encode())
+    assert begun(script.network) == run
+    assert json.loads(run.store.read_bytes(f"{run.path}/run.json"))["identity"] != _digest(
+        "null", columns
+    )
 
 
 def test_a_backup_has_the_cycles_of_the_joint_model(tmp_path: Path) -> None:
@@ -158,7 +237,7 @@ def params_of(folder: Path, **others: Any) -> dict[str, Any]:
 
 
 def test_a_finished_run_is_not_that_of_other_rows_or_params(tmp_path: Path) -> None:
-    model, columns = pack(script.network()), Columns(("x",), ("y",))
+    model, columns = pack(script.network()).identity(), Columns(("x",), ("y",))
     params = params_of(tmp_path)
     run, before, _ = _begin_run(params, model, columns, "rows")
     assert run is not None

@@ -188,6 +188,11 @@ def test_bad_values_of_a_dataframe_are_refused_with_column_and_count(
         store = str(tmp_path / "store") if number % 2 else None  # Both ways out of Spark.
         with pytest.raises(errors.InvalidData, match=words):
             estimator(store=store, **options).fit(changed)
+    assert not list((tmp_path / "store").iterdir())  # Nobody knows of the runs.
+    kept = estimator(store=str(tmp_path / "store"), run_id="mine", label_cols=["z"])
+    with pytest.raises(errors.InvalidData, match=r"rows such as 0\.5, where"):
+        kept.fit(points.withColumn("z", points["z"] / 2))
+    assert [one.name for one in (tmp_path / "store").iterdir()] == ["mine"]
     with pytest.raises(errors.InvalidOption, match="did you mean 'mean_squared_error'"):
         estimator(loss="mean_squarederror").fit(points)
     compiled = model("mze", 1)
@@ -234,3 +239,9 @@ def test_values_that_no_row_can_tell_of_are_a_warning() -> None:
     reports = [{"x": {"nans": 3}}, {"x": {"nans": 1, "infinities": 2}}]
     with pytest.warns(RuntimeWarning, match="column 'x' has 4 rows with NaN; .* with infinity"):
         check_faults(reports, SPECS, None, ValueChecks({}, probe))
+def test_files_that_are_refused_leave_no_run(spark: Any, tmp_path: Path) -> None:
+    file, store = tmp_path / "rows.parquet", tmp_path / "store"
+    pq.write_table(pa.table({"x": [[0.0, 1.0, 2.0, 3.0]] * 2, "y": [0, 7]}), file)
+    with pytest.raises(errors.InvalidData, match="from 0 to 7,"):
+        estimator(store=str(store)).fit_on_parquet(file, spark=spark)
+    assert not list(store.iterdir())
