@@ -96,10 +96,17 @@ class ColumnSpec:
     Attributes:
         kind: "scalar", "vector" (Spark ML, dense or sparse), "array", "image" (Spark's schema),
             "binary" (bytes, such as an encoded picture) or "string".
-        dtype: one of `DTYPES`; "string" is bytes to TensorFlow.
+        dtype: "float32", "int32", "int64", "bool", "uint8" or "string", which is bytes to
+            TensorFlow.
         shape: of one example; () is a scalar. An image's is (height, width, channels).
         example: of a binary or string column, the bytes of one row, so that a `transformation_fn`
             is tried on something that it can decode or parse; b"" = not known.
+
+    Nothing is checked here: whoever is given one refuses what it cannot use.
+
+    Example:
+        >>> ColumnSpec("array", "float32", (28, 28)).size
+        784
     """
 
     kind: str

@@ -46,7 +46,14 @@ def from_tfrecords(
 
     Raises:
         InvalidData: no files, a missing feature, or a file that is no TFRecord.
+        InvalidOption: a dtype in `specs` that no column has, or files that TensorFlow cannot read
+            where they are.
         StoreUnavailable: a file that cannot be read.
+
+    Example:
+        >>> data = from_tfrecords(  # doctest: +SKIP
+        ...     "/data/digits", Columns(("image",), ("digit",)),
+        ...     specs={"image": ColumnSpec("array", "float32", (28, 28))})
     """
     store, paths = list_files(train, validation)
     splits = {

@@ -612,6 +612,14 @@ def test_tfrecord_files_are_divided_and_parsed(tmp_path: Path) -> None:
         from_tfrecords(str(tmp_path), X_AND_Y)
 
 
+def test_what_public_functions_take_is_public() -> None:
+    from keras_strom.spark import data
+
+    public = (data.Columns, data.ColumnSpec, data.Store)
+    assert public == (Columns, ColumnSpec, Store)
+    assert {one.__name__ for one in public} <= set(data.__all__)
+
+
 def test_parquet_that_cannot_be_used_is_refused_by_its_footer(tmp_path: Path) -> None:
     def file(name: str, **columns: Any) -> str:
         pq.write_table(pa.table(columns), tmp_path / name)
