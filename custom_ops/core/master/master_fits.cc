@@ -374,14 +374,14 @@ bool MasterFits::PublishIfDue(int64_t now_ns) {
   return false;
 }
 
-void MasterFits::Lose(int32_t rank) {
+void MasterFits::Lose(int32_t rank, uint64_t returning) {
   rendezvous_.Withdraw(rank);
   overtaken_.erase(rank);
   late_joins_.Withdraw(rank);
   donations_.Withdraw(rank);
   resumption_.Withdraw(rank);
   last_end_.Withdraw(rank);
-  if (generation_) generation_->Lose(rank);
+  if (generation_) generation_->Lose(rank, returning);
   TellAllWhoLeft();
 }
 

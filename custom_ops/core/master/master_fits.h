@@ -94,8 +94,8 @@ class MasterFits {
   void PublishAll(int64_t now_ns);
   bool PublishIfDue(int64_t now_ns);
 
-  // The member's link is gone, or another process has its rank.
-  void Lose(int32_t rank);
+  // The member's link is gone, or another process has its rank. `returning`: see MasterGeneration.
+  void Lose(int32_t rank, uint64_t returning = 0);
   void NoteEnded(int32_t rank);  // see MasterNode::WorkerHasEnded
   // GenerationHost::Settled may be true by now.
   void Resume();

@@ -109,13 +109,14 @@ bool MasterGeneration::HandleAtRound(int32_t rank, const AtRound& at) {
 }
 
 void MasterGeneration::AdvanceExchange(int64_t now_ns) {
-  if (!exchange_ || phase_ != Phase::kTraining) return;
+  if (!exchange_ || phase_ != Phase::kTraining || (HasRounds() && AnyReturns())) return;
   exchange_->Advance(now_ns);
   AnswerHeldUp();
 }
 
 int64_t MasterGeneration::NextTimeout() const {
-  return exchange_ && phase_ == Phase::kTraining ? exchange_->NextTimeout() : kNever;
+  if (!exchange_ || phase_ != Phase::kTraining || (HasRounds() && AnyReturns())) return kNever;
+  return exchange_->NextTimeout();
 }
 
 void MasterGeneration::Refresh() {
@@ -203,10 +204,18 @@ void MasterGeneration::HandleVerification(int32_t rank, const Verification& veri
   Advance();
 }
 
-void MasterGeneration::Lose(int32_t rank) {
-  if (!IsLiveMember(rank)) return;
-  Member& member = members_[rank];
+void MasterGeneration::Lose(int32_t rank, uint64_t returning) {
+  const auto found = members_.find(rank);
+  if (found == members_.end()) return;
+  Member& member = found->second;
+  // In the sequenced modes nobody may return.
+  const bool returns = returning == member.origin && !sequencer_ && phase_ == Phase::kTraining;
+  if (member.lost) {
+    if (std::exchange(member.returns, returns) != returns) Advance();
+    return;
+  }
   Member lost;
+  lost.returns = returns;
   lost.origin = member.origin;
   lost.progress = member.progress;
   lost.late = member.late;
@@ -294,7 +303,7 @@ bool MasterGeneration::Reinstate(int32_t rank, uint64_t origin) {
   if (sequencer_ || phase_ != Phase::kTraining) return false;
   // Who waits for its state asks anew.
   if (exchange_ && found->second.has_state && !exchange_->MayReturn(rank)) return false;
-  found->second.lost = false;
+  found->second.lost = found->second.returns = false;
   if (exchange_) exchange_->Return(rank);
   return true;
 }
@@ -382,7 +391,7 @@ void MasterGeneration::CompleteBarrier() {
 // each has said last, so who has ended counts, and who is an epoch behind. Who waits under the
 // lowest key goes first: where one has lost its answer and asks again, others may be ahead of it.
 void MasterGeneration::AnswerHeldUp() {
-  if (phase_ != Phase::kTraining || !HasRounds()) return;
+  if (phase_ != Phase::kTraining || !HasRounds() || AnyReturns()) return;
   while (exchange_->IsHeldUp()) {
     std::map<uint64_t, std::vector<int32_t>> by_key;
     ForLive([&](int32_t rank, Member& member) {
@@ -398,7 +407,7 @@ void MasterGeneration::AnswerHeldUp() {
 }
 
 bool MasterGeneration::AllDone() const {
-  if (!AnyLive()) return false;  // somebody may come in their place
+  if (!AnyLive() || AnyReturns()) return false;  // somebody may come in their place
   if (sequencer_ && !sequencer_->Finished()) return false;
   // Asked last, for it looks at every place in the tree.
   return AllLive([this](const Member& member) {
@@ -500,6 +509,11 @@ bool MasterGeneration::AllLive(Test test) const {
 
 bool MasterGeneration::AnyLive() const {
   return !AllLive([](const Member&) { return false; });
+}
+
+bool MasterGeneration::AnyReturns() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const auto& entry) { return entry.second.returns; });
 }
 
 std::vector<double> MeanInRankOrder(const std::map<int32_t, std::vector<double>>& by_rank,

@@ -76,8 +76,10 @@ class MasterGeneration {
   // Settled may be true by now.
   void Resume() { Advance(); }
 
-  // The member is gone: nobody waits for it any more.
-  void Lose(int32_t rank);
+  // The member is gone: nobody waits for it any more. `returning`: the origin of the process that
+  // is back over another link, by which it says at once whether it still takes part; 0 = it is not.
+  // Neither the end nor a round comes before that word or the loss of that link.
+  void Lose(int32_t rank, uint64_t returning = 0);
   // A process that joins late, in place of the rank's earlier one where there was one.
   void Join(int32_t rank, uint64_t origin);
   // A process that was in the middle of this generation under an earlier master.
@@ -166,6 +168,7 @@ class MasterGeneration {
   struct Member {
     uint64_t origin = 0;
     bool lost = false;
+    bool returns = false;   // lost, but it is back and has not said yet whether it takes part
     bool late = false;      // it has joined a generation that ran
     bool has_state = true;  // false: late, and nobody has given it one yet
     bool asks = false;      // ... but it has asked, over the link at hand
@@ -200,6 +203,7 @@ class MasterGeneration {
   template <typename Test>
   bool AllLive(Test test) const;
   bool AnyLive() const;
+  bool AnyReturns() const;
 
   const Layout layout_;
   const UpdateCodec& codec_;

@@ -326,12 +326,13 @@ void MasterNode::State::HandleUp(const LinkEvent& event) {
                            WorkerName(rank) + "; this process has to end");
     Part(*joined.superseded);
     if (!joined.resumed) tree.Leave(now_ns, joined.superseded->origin);
-    fits.Lose(rank);  // ATTACH reinstates one that has come back
-    if (!joined.resumed) {
-      Report({MasterEvent::Type::kLost, rank,
-              WorkerName(rank) + " (attempt " + std::to_string(joined.superseded->attempt) +
-                  ") was lost: another process has taken its place"});
-    }
+  }
+  const uint64_t returning = joined.resumed ? joined.member->origin : 0;
+  if (joined.superseded || joined.resumed) fits.Lose(rank, returning);  // ATTACH reinstates it
+  if (joined.superseded && !joined.resumed) {
+    Report({MasterEvent::Type::kLost, rank,
+            WorkerName(rank) + " (attempt " + std::to_string(joined.superseded->attempt) +
+                ") was lost: another process has taken its place"});
   }
   events.push_back({MasterEvent::Type::kJoined, rank,
                     WorkerName(rank) + (joined.resumed ? " is back" : " has joined")});

@@ -293,15 +293,20 @@ TEST(MisbehavingWorkerTest, WhatAllMembersHaveToBeAveragedIsBounded) {
   EXPECT_THAT(master.links.closed[3], HasSubstr("more than the"));
 }
 
-TEST(MisbehavingWorkerTest, WhoAsksForManyAveragesTakesNothingFromWhoWaitsForOne) {
-  Master master(3);
-  master.Join();
+// Three workers train in rounds.
+void StartRounds(Master* master) {
+  master->Join();
   JointPlan plan;
   plan.method.kind = STROM_SPARKNET;
   plan.method.phases = plan.method.steps = 1;
   plan.ranges = {{0, static_cast<int64_t>(kLayout.size)}};
-  master.BeginAsChief(1, {kLayout, 0, "", plan});
-  for (LinkId link = 2; link <= 3; ++link) master.Say(link, Announce{kLayout, 0, "", plan});
+  master->BeginAsChief(1, {kLayout, 0, "", plan});
+  for (LinkId link = 2; link <= 3; ++link) master->Say(link, Announce{kLayout, 0, "", plan});
+}
+
+TEST(MisbehavingWorkerTest, WhoAsksForManyAveragesTakesNothingFromWhoWaitsForOne) {
+  Master master(3);
+  StartRounds(&master);
   master.SayBlob(1, AverageOf(1, 3));
   for (uint64_t key = 2; key < 200; ++key) master.SayBlob(2, AverageOf(key, 1));
   master.links.sent.clear();
@@ -312,6 +317,49 @@ TEST(MisbehavingWorkerTest, WhoAsksForManyAveragesTakesNothingFromWhoWaitsForOne
   EXPECT_EQ(mean.name.kind, BlobKind::kMean);
   EXPECT_EQ(mean.name.key, 1u);
   EXPECT_EQ(mean.name.count, 1u);
+}
+
+// The link that it has given up stands still here. Its ATTACH follows on its HELLO.
+TEST(MisbehavingWorkerTest, NeitherTheEndNorAnAverageComesBetweenAHelloAndItsAttach) {
+  Master alone(3), rounds(3);
+  alone.Start();
+  StartRounds(&rounds);
+  for (LinkId link = 1; link <= 2; ++link) {
+    alone.Say(link, Done{1, 0, 0});
+    rounds.SayBlob(link, AverageOf(1, 1));
+  }
+  for (const LinkId before : {LinkId{3}, LinkId{4}}) {
+    const LinkId link = before + 1;
+    for (Master* master : {&alone, &rounds}) {
+      master->links.sent.clear();
+      master->SayHello(link, 2, 3);
+      master->node.HandleLinkEvent(kNow, Up(link));
+      EXPECT_TRUE(master->links.closed.contains(before));
+      EXPECT_FALSE(master->links.Last<Final>(1));
+      EXPECT_TRUE(master->links.sent.empty());
+      master->Say(link, Attach{1, {}});
+      EXPECT_FALSE(master->links.Last<Failure>(link));
+    }
+  }
+  alone.Say(5, Done{1, 0, 0});
+  EXPECT_TRUE(alone.links.Last<Final>(5));
+  rounds.links.sent.clear();
+  rounds.SayBlob(5, AverageOf(1, 1));
+  ASSERT_EQ(rounds.links.sent.size(), 3u);
+  BlobChunk mean;
+  ASSERT_TRUE(ParseChunk(*rounds.links.sent[0].message, &mean).ok());
+  EXPECT_EQ(mean.name.count, 3u);
+}
+
+TEST(MisbehavingWorkerTest, WhoComesBackAndIsLostBeforeItsAttachHoldsNobodyUp) {
+  Master master(3);
+  master.Start();
+  master.SayHello(4, 2, 3);
+  master.node.HandleLinkEvent(kNow, Up(4));
+  for (LinkId link = 1; link <= 2; ++link) master.Say(link, Done{1, 0, 0});
+  EXPECT_FALSE(master.links.Last<Final>(1));
+  master.node.HandleLinkEvent(kNow, Down(4, Code::kMasterLost));
+  EXPECT_TRUE(master.links.Last<Final>(1));
 }
 
 TEST(MisbehavingWorkerTest, AChiefWhoseValuesAreNotThoseThatItHasAnnouncedIsExpelled) {

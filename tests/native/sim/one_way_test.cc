@@ -2,6 +2,7 @@
 // round, while the links' keys change. tests/native/sim/simulator_test.cc has drawn ones.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -88,6 +89,37 @@ TEST_P(OneWayTest, WhoIsCutOffFromAnotherWorkerStays) {
   EXPECT_EQ(lost_, 0);
   const bool has_parents = GetParam().topology == Topology::kMesh;
   EXPECT_EQ(parents_lost_ > 0, has_parents);
+}
+
+// The others wait for the end when it comes back, and the link that it has given up stands still at
+// the master.
+TEST(OneWay, WhoComesBackWhileAllOthersAreDoneIsWaitedFor) {
+  for (const Topology topology : {Topology::kPlain, Topology::kMesh}) {
+    SimulationOptions options;
+    options.links = SimulatedLinks::kDatagrams;
+    options.topology = topology;
+    options.failure_timeout_ns = 400 * kMillisecond;
+    Fault fault;
+    fault.kind = Fault::Kind::kDeaf;
+    fault.at_ns = 2000 * kMillisecond;
+    fault.for_ns = 600 * kMillisecond;
+    fault.ranks = {kStruck};
+    fault.only = kMasterRank;
+    options.plan.faults.push_back(fault);
+    std::vector<Script> scripts(kWorkers, {.steps = {100}, .think_ns = 10 * kMillisecond});
+    scripts[kStruck].steps = {350};
+    Simulation simulation(options, scripts);
+    simulation.Run();
+    EXPECT_EQ(simulation.violations(), std::vector<std::string>{});
+    for (int32_t rank = 0; rank < kWorkers; ++rank) {
+      EXPECT_EQ(simulation.worker(rank).state, State::kFinished)
+          << "worker " << rank << ": " << simulation.worker(rank).failure.message;
+    }
+    EXPECT_EQ(simulation.worker(kStruck).step, 350);
+    const auto is_back = [](const MasterEvent& event) { return event.text.ends_with("is back"); };
+    const auto events = simulation.master_events();
+    EXPECT_EQ(std::count_if(events.begin(), events.end(), is_back), 1);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, OneWayTest,
