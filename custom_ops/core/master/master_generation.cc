@@ -154,7 +154,12 @@ void MasterGeneration::HandleAverage(int32_t rank, const BlobName& name,
   }
   Vectors& latest = LatestUnder(name.key);
   latest[rank] = std::move(values);
-  if (!HasRounds() || !exchange_->IsAwaited(rank)) return AnswerAverage(rank, name, latest);
+  if (!HasRounds() || !exchange_->IsAwaited(rank)) {
+    // What it gave under the key for which it waits may have gone.
+    members_[rank].asked.reset();
+    if (exchange_) exchange_->EndWait(rank);
+    return AnswerAverage(rank, name, latest);
+  }
   members_[rank].asked = name;
   exchange_->Wait(rank, name.mark);
   Advance();

@@ -362,6 +362,27 @@ TEST(MisbehavingWorkerTest, WhoComesBackAndIsLostBeforeItsAttachHoldsNobodyUp) {
   EXPECT_TRUE(master.links.Last<Final>(1));
 }
 
+// Its values under the first key give way to those under the second.
+TEST(MisbehavingWorkerTest, WhoAsksForAnotherAverageAfterItsDoneWaitsForTheFirstNoMore) {
+  Master master(3, {.member_values_bytes = 800});
+  StartRounds(&master);
+  master.SayBlob(1, AverageOf(1, 60));
+  master.Say(1, Done{1, 0, 0});
+  master.links.sent.clear();
+  master.SayBlob(1, AverageOf(2, 60));
+  ASSERT_EQ(master.links.sent.size(), 1u);
+  master.SayBlob(2, AverageOf(1, 1));
+  master.SayBlob(3, AverageOf(1, 1));  // now all wait that train
+  ASSERT_EQ(master.links.sent.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    BlobChunk mean;
+    ASSERT_TRUE(ParseChunk(*master.links.sent[i].message, &mean).ok());
+    EXPECT_EQ(mean.name.kind, BlobKind::kMean);
+    EXPECT_EQ(mean.name.key, i == 0 ? 2u : 1u);
+    EXPECT_EQ(mean.name.count, i == 0 ? 1u : 2u);
+  }
+}
+
 TEST(MisbehavingWorkerTest, AChiefWhoseValuesAreNotThoseThatItHasAnnouncedIsExpelled) {
   Master master(2);
   master.Join();
