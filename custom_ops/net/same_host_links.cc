@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <utility>
 
 #include "core/base/archive.h"
@@ -332,7 +333,7 @@ void SameHostLinks::Propose(LinkId link, Peer* peer, const Offer& offer) {
 void SameHostLinks::AcceptStrangers() {
   for (int turn = 0; turn < static_cast<int>(kMaxStrangers); ++turn) {
     Descriptor stranger = AcceptOnHost(listener_);
-    if (!stranger.valid()) return;
+    if (!stranger.valid()) return StopListeningUnlessIdle(errno);
     if (!IsOurUser(stranger)) continue;
     if (strangers_.size() == kMaxStrangers) {
       StopWatching(&strangers_.front());
@@ -341,6 +342,14 @@ void SameHostLinks::AcceptStrangers() {
     StartWatching(Watch::kStranger, static_cast<uint64_t>(stranger.get()), stranger);
     strangers_.push_back(std::move(stranger));
   }
+}
+
+// Who waits at the listener would make it readable for as long as there is no descriptor for them.
+// Closed, it hangs up on them, and their links stay as they are. The next link's offer opens
+// another.
+void SameHostLinks::StopListeningUnlessIdle(int error) {
+  if (error == EAGAIN || error == EINTR || error == ECONNABORTED) return;
+  StopWatching(&listener_);
 }
 
 void SameHostLinks::HandleStranger(int64_t now_ns, int descriptor) {

@@ -7,7 +7,7 @@
 // memory file. Both then say SWITCH as their last message on each ordered channel over UDP and go
 // on in the rings, which nobody reads before the peer's SWITCHes have come: so control and state
 // stay in order, nothing is lost and nothing comes twice. Where the socket cannot be reached, or
-// one side does not want it, the link stays as it is.
+// one side does not want it, or has no descriptor left, the link stays as it is.
 //
 // The I/O thread alone calls this.
 #ifndef KERAS_STROM_NET_SAME_HOST_LINKS_H_
@@ -94,6 +94,7 @@ class SameHostLinks final : public LinkLayer {
   void HandleOwn(int64_t now_ns, LinkId link, Peer* peer, Channel channel, Bytes message);
   void Propose(LinkId link, Peer* peer, const Offer& offer);
   void AcceptStrangers();
+  void StopListeningUnlessIdle(int error);
   void HandleStranger(int64_t now_ns, int descriptor);
   bool Take(int64_t now_ns, const SharedMemoryOffer& offer, Descriptor file, Descriptor* socket);
   void Share(LinkId link, Peer* peer, SharedMemory memory, Descriptor socket);
@@ -117,7 +118,7 @@ class SameHostLinks final : public LinkLayer {
   const Token boot_id_;
   Token name_{};
   Descriptor readiness_;              // an epoll of the other descriptors here
-  Descriptor listener_;               // opened for the first offer
+  Descriptor listener_;               // opened for an offer
   std::deque<Descriptor> strangers_;  // connected, and silent so far
   std::map<LinkId, std::unique_ptr<Peer>> peers_;
   std::deque<LinkEvent> events_;

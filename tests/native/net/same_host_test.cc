@@ -3,9 +3,11 @@
 // simulated, the sockets and the memory are the kernel's.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -541,6 +543,45 @@ Descriptor ConnectAsAStranger() {
     if (peer.pid == getpid()) return socket;  // other tests run at the same time
   }
   return Descriptor();
+}
+
+// Until they are destroyed this process can open no descriptor but with what is free below it.
+class FewDescriptors {
+ public:
+  FewDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit few = before_;
+    const Descriptor next(dup(0));
+    few.rlim_cur = static_cast<rlim_t>(next.get());
+    setrlimit(RLIMIT_NOFILE, &few);
+  }
+  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+// The loop sleeps until that descriptor is readable, so it would burn a core.
+TEST(SameHost, WithoutADescriptorForWhoConnectsNothingIsLeftToWakeFor) {
+  Pair pair(12, {.worker = {.enabled = false}});
+  ASSERT_TRUE(pair.Join());
+  pair.RunUntil(kSecond, [] { return false; });
+  const Descriptor stranger = ConnectAsAStranger();
+  ASSERT_TRUE(stranger.valid());
+  pollfd wakes = {pair.master.links->descriptor(), POLLIN, 0};
+  ASSERT_EQ(poll(&wakes, 1, 0), 1);
+  {
+    const FewDescriptors few;
+    ASSERT_EQ(dup(0), -1);
+    pair.master.links->Awake(pair.now_ns(), true);
+    EXPECT_EQ(poll(&wakes, 1, 0), 0);
+    pollfd hung_up = {stranger.get(), POLLIN, 0};
+    EXPECT_EQ(poll(&hung_up, 1, 0), 1) << "who waits there goes on by UDP";
+    EXPECT_TRUE(hung_up.revents & POLLHUP);
+    pair.Send(pair.worker, Channel::kControl, "still here");
+    EXPECT_TRUE(
+        pair.RunUntil(kSecond, [&] { return pair.master.Texts(Channel::kControl).size() == 1; }));
+  }
 }
 
 TEST(SameHost, StrangersAtTheSocketGetNothingAndDisturbNobody) {
