@@ -13,6 +13,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/base/mapped_ipv4.h"
 #include "core/transport/packet.h"
 
 // Newer than some C libraries that this builds with.
@@ -47,11 +48,6 @@ constexpr size_t kBatchBytes = 512 << 10;
 constexpr size_t kMaxBuffers = 64;
 constexpr size_t kJoinedBytes = 65536;
 constexpr size_t kControlBytes = 64;  // room for the segment size
-
-bool IsMappedIpv4(const Address& address) {
-  static constexpr std::array<uint8_t, 12> kPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::memcmp(address.ip.data(), kPrefix.data(), kPrefix.size()) == 0;
-}
 
 Address FromIpv4(const in_addr& ip, uint16_t port) {
   Address address;

@@ -1,7 +1,8 @@
 // What a responder spends on opening HELLOs, whose cookies are valid: each costs an X25519
 // agreement. One that was of a wrong secret is known again without that; and there are so many a
 // second, of addresses that have sent such ones far fewer, so that a flood of them takes little of
-// the processor and nothing of the others' joins.
+// the processor and nothing of the others' joins. An IPv6 network of 64 bits counts as one address:
+// who has one of it has as a rule them all.
 #ifndef KERAS_STROM_CORE_TRANSPORT_HANDSHAKES_H_
 #define KERAS_STROM_CORE_TRANSPORT_HANDSHAKES_H_
 
@@ -14,6 +15,7 @@
 #include <set>
 
 #include "core/base/link_layer.h"
+#include "core/base/mapped_ipv4.h"
 #include "core/base/types.h"
 #include "core/transport/crypto.h"
 
@@ -32,7 +34,7 @@ class Handshakes {
 
   // Whether there is time for another from this address now; then it counts.
   [[nodiscard]] bool MayOpen(int64_t now_ns, const Address& from) {
-    const auto suspected = suspected_.find(from.ip);
+    const auto suspected = suspected_.find(Sender(from));
     const bool is_suspected = suspected != suspected_.end() && now_ns < suspected->second;
     const int64_t interval_ns = is_suspected ? kSuspectedIntervalNs : kIntervalNs;
     const int64_t burst = is_suspected ? 1 : kBurst;
@@ -50,14 +52,21 @@ class Handshakes {
       refused_.erase(order_.front());
       order_.pop_front();
     }
-    if (suspected_.size() >= kMostSuspected && !suspected_.contains(from.ip)) {
+    const std::array<uint8_t, 16> sender = Sender(from);
+    if (suspected_.size() >= kMostSuspected && !suspected_.contains(sender)) {
       std::erase_if(suspected_, [&](const auto& entry) { return entry.second <= now_ns; });
       if (suspected_.size() >= kMostSuspected) suspected_.erase(suspected_.begin());
     }
-    suspected_[from.ip] = now_ns + kSuspectedNs;
+    suspected_[sender] = now_ns + kSuspectedNs;
   }
 
  private:
+  static std::array<uint8_t, 16> Sender(const Address& from) {
+    std::array<uint8_t, 16> sender = from.ip;
+    if (!IsMappedIpv4(from)) std::fill(sender.begin() + 8, sender.end(), uint8_t{0});
+    return sender;
+  }
+
   std::set<Digest> refused_;
   std::deque<Digest> order_;
   std::map<std::array<uint8_t, 16>, int64_t> suspected_;  // until when

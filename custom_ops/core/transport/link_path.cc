@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/base/little_endian.h"
+#include "core/base/mapped_ipv4.h"
 
 namespace strom {
 namespace {
@@ -12,11 +13,7 @@ constexpr size_t kMostEchoes = 4;  // waiting; an honest peer has two challenges
 constexpr int kAddressChallenges = 5;
 constexpr int64_t kLeastPatienceNs = 50'000'000;
 
-size_t HeaderBytes(const Address& peer) {
-  constexpr std::array<uint8_t, 12> kMappedIpv4 = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  const bool is_ipv4 = std::equal(kMappedIpv4.begin(), kMappedIpv4.end(), peer.ip.begin());
-  return is_ipv4 ? 28 : 48;
-}
+size_t HeaderBytes(const Address& peer) { return IsMappedIpv4(peer) ? 28 : 48; }
 
 }  // namespace
 

@@ -98,12 +98,18 @@ TEST(Endpoint, JoinsAndCarriesHelloAndWelcome) {
             pair.network.address(pair.worker));
 }
 
+Address MappedIpv4(uint8_t last) {
+  Address address;
+  address.ip[10] = address.ip[11] = 0xff;
+  address.ip[12] = 10;
+  address.ip[15] = last;
+  return address;
+}
+
 // A HELLO whose cookie is valid, of somebody without the secret.
 TEST(Handshakes, AHelloThatWasRefusedIsKnownAgainAndItsAddressIsSlow) {
   Handshakes handshakes;
-  Address stranger, other;
-  stranger.ip[15] = 1;
-  other.ip[15] = 2;
+  const Address stranger = MappedIpv4(1), other = MappedIpv4(2);
   ASSERT_TRUE(handshakes.MayOpen(0, stranger));
   handshakes.NoteRefused(0, stranger, Digest{1});
   EXPECT_TRUE(handshakes.IsRefused(Digest{1}));
@@ -120,9 +126,29 @@ TEST(Handshakes, AHelloThatWasRefusedIsKnownAgainAndItsAddressIsSlow) {
   EXPECT_TRUE(handshakes.MayOpen(kSecond + Handshakes::kIntervalNs, other));
 }
 
+// Whoever has one IPv6 address has as a rule all that begin with the same 64 bits.
+TEST(Handshakes, AllAddressesOfAnIpv6NetworkAreSlowOnceOneIs) {
+  Handshakes handshakes;
+  Address stranger, other;
+  stranger.ip = {0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 1};
+  other.ip = {0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 2};
+  int opened = 0;
+  for (uint32_t i = 0; i < 10'000; ++i) {
+    stranger.ip[12] = static_cast<uint8_t>(i);
+    stranger.ip[13] = static_cast<uint8_t>(i >> 8);
+    if (!handshakes.MayOpen(i * kMillisecond / 10, stranger)) continue;
+    ++opened;
+    handshakes.NoteRefused(i * kMillisecond / 10, stranger, Digest{static_cast<uint8_t>(opened)});
+  }
+  EXPECT_LE(opened, 22);
+  opened = 0;
+  for (int i = 0; i < 200; ++i) opened += handshakes.MayOpen(kSecond, other) ? 1 : 0;
+  EXPECT_EQ(opened, Handshakes::kBurst);
+}
+
 TEST(Handshakes, WhatIsRememberedIsBounded) {
   Handshakes handshakes;
-  Address from;
+  Address from = MappedIpv4(0);
   Digest key{};
   for (uint32_t i = 0; i < 5000; ++i) {
     from.ip[12] = key[0] = static_cast<uint8_t>(i);
