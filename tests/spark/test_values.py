@@ -239,6 +239,8 @@ def test_values_that_no_row_can_tell_of_are_a_warning() -> None:
     reports = [{"x": {"nans": 3}}, {"x": {"nans": 1, "infinities": 2}}]
     with pytest.warns(RuntimeWarning, match="column 'x' has 4 rows with NaN; .* with infinity"):
         check_faults(reports, SPECS, None, ValueChecks({}, probe))
+
+
 def test_files_that_are_refused_leave_no_run(spark: Any, tmp_path: Path) -> None:
     file, store = tmp_path / "rows.parquet", tmp_path / "store"
     pq.write_table(pa.table({"x": [[0.0, 1.0, 2.0, 3.0]] * 2, "y": [0, 7]}), file)

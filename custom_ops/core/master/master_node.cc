@@ -11,6 +11,7 @@
 #include "core/master/master_tree.h"
 #include "core/master/membership.h"
 #include "core/master/missing_updates.h"
+#include "core/master/set_aside.h"
 #include "core/replication/blob.h"
 #include "core/replication/control.h"
 #include "core/replication/formatting.h"
@@ -167,11 +168,8 @@ struct MasterNode::State final : GenerationHost {
   MissingUpdates missing_updates;
   std::map<LinkId, BlobAssembler> assemblers;
   int64_t most_values_bytes = 0;  // of one blob of a member so far
-  // Trees: checked updates that have come from where their origin is not, by counter.
-  std::map<std::pair<uint64_t, LinkId>, std::map<uint64_t, Buffer>> foreign;  // origin, sender
-  int64_t foreign_bytes = 0;
-  int64_t foreign_checks = 0;    // of an origin's from one sender
-  uint64_t foreign_version = 0;  // of the tree at the last look
+  SetAside foreign;               // updates from where their origin is not
+  uint64_t foreign_version = 0;   // of the tree at the last look
   struct Gone {
     LinkId link;
     Member::State state;
@@ -516,37 +514,32 @@ void MasterNode::State::HandleForeign(Member* member, const UpdateId& id, const 
     return Expel(member, WorkerName(member->rank) + " sent an update in another worker's name");
   }
   ++drops["update from where its origin is not"];
-  const int64_t bytes = SizeOf(update);
-  if (foreign_bytes + bytes > options.ring_bytes) LookAtForeign();
-  if (foreign_bytes + bytes > options.ring_bytes) {
-    return Expel(member, "too many updates of workers that are not below it");
+  foreign.Add(id, member->link, update);
+  if (foreign.bytes() > options.ring_bytes) LookAtForeign();
+  while (foreign.bytes() > options.ring_bytes) {
+    const LinkId most = foreign.SenderOfMost();
+    foreign.DropFrom(most);
+    Member* const sender = membership.Find(most);  // null: gone meanwhile
+    if (sender != nullptr) Expel(sender, "too many updates of workers that are not below it");
   }
-  const bool added = foreign[{id.origin, member->link}].emplace(id.counter, update).second;
-  if (added) foreign_bytes += bytes;
 }
 
 // Of those that were set aside: what its origin has sent meanwhile goes, and what may come from
 // there now, after a change of the tree, is taken.
 void MasterNode::State::LookAtForeign() {
   foreign_version = tree.version();
-  for (auto at = foreign.begin(); at != foreign.end();) {
-    ++foreign_checks;
-    const auto [origin, link] = at->first;
-    Member* const member = membership.Find(link);
-    const bool stays = member != nullptr && !tree.MaySpeakFor(*member, origin);
-    std::map<uint64_t, Buffer>& updates = at->second;
-    while (!updates.empty()) {
-      const UpdateId id = {origin, updates.begin()->first};
-      const bool is_here = Covers(relay.received(), id);
-      if (stays && !is_here) break;
-      const Buffer update = std::move(updates.extract(updates.begin()).mapped());
-      foreign_bytes -= SizeOf(update);
-      const bool fits_still = !is_here && member != nullptr && fits.has_started() &&
-                              relay.Check(update).verdict == Relay::Checked::Verdict::kFits;
-      if (fits_still) TakeUpdate(member, id, update);
-    }
-    at = updates.empty() ? foreign.erase(at) : std::next(at);
-  }
+  const auto stays = [this](LinkId from, const UpdateId& id) {
+    Member* const sender = membership.Find(from);
+    return sender != nullptr && !tree.MaySpeakFor(*sender, id.origin) &&
+           !Covers(relay.received(), id);
+  };
+  foreign.Look(stays, [this](LinkId from, const UpdateId& id, const Buffer& update) {
+    Member* const sender = membership.Find(from);
+    const bool fits_still = !Covers(relay.received(), id) && sender != nullptr &&
+                            fits.has_started() &&
+                            relay.Check(update).verdict == Relay::Checked::Verdict::kFits;
+    if (fits_still) TakeUpdate(sender, id, update);
+  });
 }
 
 void MasterNode::State::TakeUpdate(Member* member, const UpdateId& id, const Buffer& update) {
@@ -589,8 +582,12 @@ void MasterNode::State::Beat() {
 
 void MasterNode::State::ActOnNotices() {
   while (auto notice = relay.PollNotice()) {
-    const Member* member = membership.Find(notice->link);
+    Member* const member = membership.Find(notice->link);
     if (member == nullptr) continue;
+    if (notice->type == RelayNotice::Type::kHoldsTooMuch) {
+      Expel(member, notice->text);
+      continue;
+    }
     events.push_back({MasterEvent::Type::kNotice, member->rank, notice->text});
     const bool is_stuck = notice->type == RelayNotice::Type::kTooFarBehind;
     if (is_stuck && !fits.HandleTooFarBehind(member->rank)) {
@@ -688,8 +685,8 @@ std::string MasterNode::StatusJson() const {
       .Add("epoch", s.options.epoch)
       .Add("update_bytes", update_bytes)
       .Add("topology_version", s.tree.version())
-      .Add("set_aside_bytes", s.foreign_bytes)
-      .Add("set_aside_checks", s.foreign_checks)
+      .Add("set_aside_bytes", s.foreign.bytes())
+      .Add("set_aside_checks", s.foreign.looks())
       .AddRaw("members", "[" + members + "]")
       .AddRaw("drops", DropsJson(s.drops));
   s.fits.AddStatus(&json);

@@ -184,14 +184,24 @@ std::string Relay::Take(int64_t now_ns, LinkId link, const UpdateId& id, const B
       ++(*drops_)["update of a closed origin"];
       break;
     case Replication::Verdict::kNoRoom:
-      ++(*drops_)["update over the hold bound"];
-      return "too many updates out of order";
+      return MakeRoom(link) ? Take(now_ns, link, id, update, accepted) : "";
     case Replication::Verdict::kTooManyOrigins:
       ++(*drops_)["update over the bound of origins"];
       return "updates of too many processes";
   }
   for (size_t i = before; i < accepted->size(); ++i) Relayed(now_ns, (*accepted)[i]);
   return "";
+}
+
+// Whoever makes much of the room be taken pays for it, and not who comes when none is left. False:
+// that is the sender itself, or nothing can be done for an update of that size.
+bool Relay::MakeRoom(LinkId sender) {
+  LinkId most = replication_.HoldsMost();
+  if (most == 0) most = sender;
+  ++(*drops_)["update over the hold bound"];
+  replication_.DropHeldFrom(most);
+  notices_.push_back({RelayNotice::Type::kHoldsTooMuch, most, "too many updates out of order"});
+  return most != sender;
 }
 
 void Relay::SetAllowance(int64_t bytes) {

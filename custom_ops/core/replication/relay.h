@@ -58,7 +58,8 @@ struct RelayNotice {
   enum class Type {
     kLags,
     kCaughtUp,
-    kTooFarBehind  // the ring does not reach back to its vector: it needs a snapshot
+    kTooFarBehind,  // the ring does not reach back to its vector: it needs a snapshot
+    kHoldsTooMuch   // the most of what is held for a gap came from it: its link must be closed
   };
   Type type = Type::kLags;
   LinkId link = 0;
@@ -140,7 +141,8 @@ class Relay {
   // Parses and validates one update; kStale is of an earlier generation and counted as dropped.
   Checked Check(const Buffer& update);
   // Takes a checked update from the neighbour at `link`, or an own one (link 0), and relays what
-  // is thereby accepted. "" or the reason why the link that it came over must be closed.
+  // is thereby accepted. "" or the reason why the link that it came over must be closed. Where too
+  // much is held a notice names whose link must be.
   std::string Take(int64_t now_ns, LinkId link, const UpdateId& id, const Buffer& update,
                    std::vector<Replication::Accepted>* accepted);
   // Where the master publishes: a checked update that a child has sent goes on upward.
@@ -210,6 +212,7 @@ class Relay {
   void CatchUp(int64_t now_ns, LinkId link, Neighbour* neighbour);
   void Lag(int64_t now_ns, LinkId link, Neighbour* neighbour, int64_t queued);
   void AskAgain(int64_t now_ns, LinkId link, Neighbour* neighbour);
+  bool MakeRoom(LinkId sender);
   void HoldChildrenBack(int64_t now_ns);
   int64_t UpwardBytes() const;
   // The link to the parent, where that is attached; 0 = none is.

@@ -246,6 +246,28 @@ void Replication::ForgetHeldFrom(LinkId link) {
   }
 }
 
+LinkId Replication::HoldsMost() const {
+  std::map<LinkId, int64_t> bytes;
+  for (const auto& [id, held] : hold_) bytes[held.from.front()] += SizeOf(held.update);
+  for (const HeldMerged& held : hold_merged_) bytes[held.from] += SizeOf(held.update);
+  const auto most = std::max_element(
+      bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? 0 : most->first;
+}
+
+void Replication::DropHeldFrom(LinkId link) {
+  ForgetHeldFrom(link);
+  for (auto held = hold_merged_.begin(); held != hold_merged_.end();) {
+    if (held->from != link) {
+      ++held;
+      continue;
+    }
+    hold_bytes_ -= SizeOf(held->update);
+    Refuse(held->ranges);
+    held = hold_merged_.erase(held);
+  }
+}
+
 void Replication::Close(uint64_t origin) { closed_.insert(origin); }
 
 void Replication::SetMasterVector(int64_t now_ns, const VersionVector& vector) {

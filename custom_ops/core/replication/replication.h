@@ -43,7 +43,7 @@ class Replication {
     kDuplicate,  // here already
     kRefused,    // a part of it is here already
     kClosed,     // its origin has been closed
-    kNoRoom,     // too much is held; the neighbour that sent it has to attach anew
+    kNoRoom,     // too much is held; who has sent the most of that has to go
     kTooManyOrigins
   };
   struct Accepted {
@@ -126,6 +126,10 @@ class Replication {
   // The link is closed: what is held and has come by no other is forgotten. It comes again with
   // what is missing before it, from whoever has accepted it.
   void ForgetHeldFrom(LinkId link);
+  // By which link the most of what is held came first; 0 = nothing is held.
+  LinkId HoldsMost() const;
+  // ForgetHeldFrom, and merged updates that came by the link are refused. It is to be closed.
+  void DropHeldFrom(LinkId link);
 
   // No update of `origin` is accepted from now on.
   void Close(uint64_t origin);

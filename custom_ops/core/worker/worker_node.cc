@@ -602,8 +602,12 @@ void WorkerNode::State::HandleUpdate(LinkId from, const Buffer& update) {
     fault = relay.Take(now_ns, from, checked.header.id, update, &accepted);
     Deliver(std::move(accepted));
   }
-  if (fault.empty()) return;
-  if (from != link) return tree.Reject(now_ns, from, checked.header.id.origin, fault);
+  if (!fault.empty()) RejectNeighbour(from, checked.header.id.origin, fault);
+}
+
+// `sender`: whose update is the reason; 0 = none is.
+void WorkerNode::State::RejectNeighbour(LinkId from, uint64_t sender, const std::string& fault) {
+  if (from != link) return tree.Reject(now_ns, from, sender, fault);
   links->Close(now_ns, link, fault);
   LoseLink(fault);
 }
@@ -612,6 +616,8 @@ void WorkerNode::State::ActOnNotices() {
   while (auto notice = relay.PollNotice()) {
     if (notice->type == RelayNotice::Type::kTooFarBehind) {
       tree.Abandon(now_ns, notice->link);
+    } else if (notice->type == RelayNotice::Type::kHoldsTooMuch) {
+      RejectNeighbour(notice->link, 0, notice->text);
     } else {
       Note(notice->text);
     }

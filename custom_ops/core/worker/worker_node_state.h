@@ -131,6 +131,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   bool HandlePeerEvent(const LinkEvent& event);
   void HandlePeerChunk(const LinkEvent& event, int32_t from);
   void HandleUpdate(LinkId from, const Buffer& update);
+  void RejectNeighbour(LinkId from, uint64_t sender, const std::string& fault);
   // What has been accepted, for the application; a fault of the master's fails this worker.
   void Deliver(std::vector<Replication::Accepted> accepted);
   // A published update as the application is to apply it; "" or what is wrong with it.

@@ -205,6 +205,39 @@ TEST(MisbehavingWorkerTest, UpdatesThatAreSetAsideAreBounded) {
   EXPECT_THAT(master.links.closed[2], HasSubstr("not below it"));
 }
 
+TEST(MisbehavingWorkerTest, WhoHasMostSetAsideGoesAndNotWhoComesWhenThereIsNoRoomLeft) {
+  const int64_t bytes = SizeOf(EmptyUpdate({1, 1}, kLayout));
+  MasterNodeOptions options = kTree;
+  options.ring_bytes = 10 * bytes;
+  Master master(3, options);
+  master.Start();
+  for (uint64_t counter = 1; counter <= 10; ++counter) {
+    master.Update(2, {Master::Origin(3), counter});
+  }
+  master.Update(1, {Master::Origin(2), 1});
+  EXPECT_FALSE(master.links.closed.contains(1));
+  EXPECT_THAT(master.links.closed[2], HasSubstr("not below it"));
+}
+
+TEST(MisbehavingWorkerTest, WhoMakesMostWaitForAGapGoesAndNotWhoComesWhenThereIsNoRoomLeft) {
+  const int64_t bytes = SizeOf(EmptyUpdate({1, 1}, kLayout));
+  Master master(3, {.ring_bytes = 10 * bytes});
+  master.Start();
+  for (uint64_t counter = 2; counter <= 11; ++counter) {
+    master.Update(2, {Master::Origin(2), counter});
+  }
+  EXPECT_TRUE(master.links.closed.empty());
+  for (const uint64_t counter : {2, 1}) master.Update(1, {Master::Origin(1), counter});
+  EXPECT_FALSE(master.links.closed.contains(1));
+  EXPECT_EQ(CounterOf(master.node.received(), Master::Origin(1)), 2u);
+  EXPECT_EQ(master.links.Updates(3), 2);
+  EXPECT_THAT(master.links.closed[2], HasSubstr("too many updates out of order"));
+  for (uint64_t counter = 3; counter <= 14; ++counter) {
+    master.Update(3, {Master::Origin(3), counter});
+  }
+  EXPECT_TRUE(master.links.closed.contains(3)) << "alone it is no better";
+}
+
 TEST(MisbehavingWorkerTest, UpdatesThatAreSetAsideCostNoWorkUntilTheTreeChangesOrABeaconIsDue) {
   Master master(3, kTree);
   master.Start();
@@ -349,17 +382,6 @@ TEST(MisbehavingWorkerTest, NeitherTheEndNorAnAverageComesBetweenAHelloAndItsAtt
   BlobChunk mean;
   ASSERT_TRUE(ParseChunk(*rounds.links.sent[0].message, &mean).ok());
   EXPECT_EQ(mean.name.count, 3u);
-}
-
-TEST(MisbehavingWorkerTest, WhoComesBackAndIsLostBeforeItsAttachHoldsNobodyUp) {
-  Master master(3);
-  master.Start();
-  master.SayHello(4, 2, 3);
-  master.node.HandleLinkEvent(kNow, Up(4));
-  for (LinkId link = 1; link <= 2; ++link) master.Say(link, Done{1, 0, 0});
-  EXPECT_FALSE(master.links.Last<Final>(1));
-  master.node.HandleLinkEvent(kNow, Down(4, Code::kMasterLost));
-  EXPECT_TRUE(master.links.Last<Final>(1));
 }
 
 // Its values under the first key give way to those under the second.

@@ -1,4 +1,5 @@
-// Workers that leave to join anew, as one does whose fit has failed: no start is without them.
+// Workers that leave to join anew, as one does whose fit has failed: no start is without them. And
+// one that is back over another link.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -210,6 +211,17 @@ TEST_F(SharedSnapshotTest, WhoComesAfterVeryManyStepsGetsParametersOfThen) {
   EXPECT_TRUE(steps.empty());
   EXPECT_TRUE(pending.empty());
   EXPECT_EQ(copies.size(), 2u);
+}
+
+TEST(RejoiningTest, WhoComesBackAndIsLostBeforeItsAttachHoldsNobodyUp) {
+  Master master(3);
+  master.Start();
+  master.SayHello(4, 2, 3);
+  master.node.HandleLinkEvent(kNow, Up(4));
+  for (LinkId link = 1; link <= 2; ++link) master.Say(link, Done{1, 0, 0});
+  EXPECT_FALSE(master.links.Last<Final>(1));
+  master.node.HandleLinkEvent(kNow, Down(4, Code::kMasterLost));
+  EXPECT_TRUE(master.links.Last<Final>(1));
 }
 
 }  // namespace
