@@ -99,8 +99,9 @@ class NotFiniteWatch:
 
 def of_loss(logs: dict[str, Any]) -> errors.NotFinite | None:
     """What no step refuses, for loss scaling leaves such an update out: `logs` have such a loss."""
-    loss = float(logs.get("loss", 0.0))
-    return None if math.isfinite(loss) else errors.NotFinite(f"a batch's loss is {loss}")
+    loss = logs.get("loss")
+    is_sound = loss is None or np.isfinite(np.asarray(loss, np.float64)).all()
+    return None if is_sound else errors.NotFinite(f"a batch's loss is {loss}")
 
 
 def _replace(variable: Any, sound: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from keras_strom.strategy.epoch_logs import EpochLogs
+from keras_strom.strategy.not_finite import of_loss
 from keras_strom.strategy.strategy import StromStrategy
 
 
@@ -98,3 +99,12 @@ def test_where_a_nan_has_ended_the_training_so_is_the_loss() -> None:
     logs.put_averages(found)
     assert math.isnan(found["loss"])
     assert found["norm"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_lost"),
+    [(1.5, False), (None, False), ([1.0, 2.0], False), (math.inf, True), ([1.0, math.nan], True)],
+)
+def test_a_batchs_loss_may_be_of_each_example(loss: Any, is_lost: bool) -> None:
+    logs = {} if loss is None else {"loss": tf.constant(loss)}
+    assert (of_loss(logs) is not None) == is_lost
