@@ -85,7 +85,7 @@ class StepOp : public OpKernel {
     }
     const bool sends = context->input(inputs_.sends).scalar<bool>()();
     strom_step_result result{};
-    if (!(sends && shares_rest_ ? to_share : stepped)) {
+    if (!(shares_rest_ ? to_share : stepped)) {
       OP_REQUIRES_OK(context, run.variables.StoreNone());
       OP_REQUIRES_OK(context, OutputStatistics(context, result));
       OP_REQUIRES_OK(context, thresholds.Output(context, 1));

@@ -109,14 +109,13 @@ bool MasterGeneration::HandleAtRound(int32_t rank, const AtRound& at) {
 }
 
 void MasterGeneration::AdvanceExchange(int64_t now_ns) {
-  if (!exchange_ || phase_ != Phase::kTraining || (HasRounds() && AnyReturns())) return;
+  if (!ExchangeGoesOn()) return;
   exchange_->Advance(now_ns);
   AnswerHeldUp();
 }
 
 int64_t MasterGeneration::NextTimeout() const {
-  if (!exchange_ || phase_ != Phase::kTraining || (HasRounds() && AnyReturns())) return kNever;
-  return exchange_->NextTimeout();
+  return ExchangeGoesOn() ? exchange_->NextTimeout() : kNever;
 }
 
 void MasterGeneration::Refresh() {
@@ -396,7 +395,7 @@ void MasterGeneration::CompleteBarrier() {
 // each has said last, so who has ended counts, and who is an epoch behind. Who waits under the
 // lowest key goes first: where one has lost its answer and asks again, others may be ahead of it.
 void MasterGeneration::AnswerHeldUp() {
-  if (phase_ != Phase::kTraining || !HasRounds() || AnyReturns()) return;
+  if (!HasRounds() || !ExchangeGoesOn()) return;
   while (exchange_->IsHeldUp()) {
     std::map<uint64_t, std::vector<int32_t>> by_key;
     ForLive([&](int32_t rank, Member& member) {
@@ -514,6 +513,10 @@ bool MasterGeneration::AllLive(Test test) const {
 
 bool MasterGeneration::AnyLive() const {
   return !AllLive([](const Member&) { return false; });
+}
+
+bool MasterGeneration::ExchangeGoesOn() const {
+  return exchange_ && phase_ == Phase::kTraining && !(HasRounds() && AnyReturns());
 }
 
 bool MasterGeneration::AnyReturns() const {

@@ -204,6 +204,8 @@ class MasterGeneration {
   bool AllLive(Test test) const;
   bool AnyLive() const;
   bool AnyReturns() const;
+  // Rounds wait for who is back and has not said yet whether it takes part.
+  bool ExchangeGoesOn() const;
 
   const Layout layout_;
   const UpdateCodec& codec_;

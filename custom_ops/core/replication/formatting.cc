@@ -1,16 +1,15 @@
 #include "core/replication/formatting.h"
 
-#include <algorithm>
 #include <cstdio>
+
+#include "core/base/mapped_ipv4.h"
 
 namespace strom {
 
 std::string AddressText(const Address& address) {
   char text[64];
   const auto& ip = address.ip;
-  const bool mapped = std::all_of(ip.begin(), ip.begin() + 10, [](uint8_t b) { return b == 0; }) &&
-                      ip[10] == 0xff && ip[11] == 0xff;
-  if (mapped) {
+  if (IsMappedIpv4(address)) {
     std::snprintf(text, sizeof(text), "%u.%u.%u.%u:%u", ip[12], ip[13], ip[14], ip[15],
                   address.port);
     return text;

@@ -191,41 +191,38 @@ TEST(MisbehavingWorkerTest, InATreeAWorkerSpeaksForThoseBelowItAndForTheLost) {
   EXPECT_EQ(CounterOf(master.node.received(), leaf), 2u);
 }
 
-TEST(MisbehavingWorkerTest, UpdatesThatAreSetAsideAreBounded) {
-  const int64_t bytes = SizeOf(EmptyUpdate({1, 1}, kLayout));
-  MasterNodeOptions options = kTree;
-  options.ring_bytes = 10 * bytes;
-  Master master(3, options);
-  master.Start();
-  for (uint64_t counter = 1; counter <= 10; ++counter) {
-    master.Update(2, {Master::Origin(3), counter});
+MasterNodeOptions WithRoomFor(int64_t updates, MasterNodeOptions options) {
+  options.ring_bytes = updates * SizeOf(EmptyUpdate({1, 1}, kLayout));
+  return options;
+}
+
+// Starts; then 10 updates of an origin come over a link, from counter `first` on.
+void FillFrom(LinkId link, uint64_t origin, uint64_t first, Master* master) {
+  master->Start();
+  for (uint64_t counter = first; counter < first + 10; ++counter) {
+    master->Update(link, {origin, counter});
   }
+}
+
+TEST(MisbehavingWorkerTest, UpdatesThatAreSetAsideAreBounded) {
+  Master master(3, WithRoomFor(10, kTree));
+  FillFrom(2, Master::Origin(3), 1, &master);
   EXPECT_FALSE(master.links.closed.contains(2));
   master.Update(2, {Master::Origin(3), 11});
   EXPECT_THAT(master.links.closed[2], HasSubstr("not below it"));
 }
 
 TEST(MisbehavingWorkerTest, WhoHasMostSetAsideGoesAndNotWhoComesWhenThereIsNoRoomLeft) {
-  const int64_t bytes = SizeOf(EmptyUpdate({1, 1}, kLayout));
-  MasterNodeOptions options = kTree;
-  options.ring_bytes = 10 * bytes;
-  Master master(3, options);
-  master.Start();
-  for (uint64_t counter = 1; counter <= 10; ++counter) {
-    master.Update(2, {Master::Origin(3), counter});
-  }
+  Master master(3, WithRoomFor(10, kTree));
+  FillFrom(2, Master::Origin(3), 1, &master);
   master.Update(1, {Master::Origin(2), 1});
   EXPECT_FALSE(master.links.closed.contains(1));
   EXPECT_THAT(master.links.closed[2], HasSubstr("not below it"));
 }
 
 TEST(MisbehavingWorkerTest, WhoMakesMostWaitForAGapGoesAndNotWhoComesWhenThereIsNoRoomLeft) {
-  const int64_t bytes = SizeOf(EmptyUpdate({1, 1}, kLayout));
-  Master master(3, {.ring_bytes = 10 * bytes});
-  master.Start();
-  for (uint64_t counter = 2; counter <= 11; ++counter) {
-    master.Update(2, {Master::Origin(2), counter});
-  }
+  Master master(3, WithRoomFor(10, {}));
+  FillFrom(2, Master::Origin(2), 2, &master);
   EXPECT_TRUE(master.links.closed.empty());
   for (const uint64_t counter : {2, 1}) master.Update(1, {Master::Origin(1), counter});
   EXPECT_FALSE(master.links.closed.contains(1));

@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <memory>
 
+#include "few_descriptors.h"
 #include "net/master_agent.h"
 #include "net/worker_agent.h"
 
@@ -78,26 +78,10 @@ TEST(IoLoopTest, WhereNoThreadCanBeStartedAnAgentSaysSoAndSignalsStay) {
 #endif
 
 #ifndef __SANITIZE_ADDRESS__  // The checks that are made beside it need descriptors of their own.
-// While it lives the process may open so many descriptors more.
-class Descriptors {
- public:
-  explicit Descriptors(int more) {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    const int next = dup(0);
-    close(next);
-    const rlimit few{static_cast<rlim_t>(next + more), before_.rlim_max};
-    setrlimit(RLIMIT_NOFILE, &few);
-  }
-  ~Descriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_;
-};
-
 TEST(IoLoopTest, WhereDescriptorsRunOutAnAgentSaysSo) {
   int refused = 0;
   for (bool is_refused = true; is_refused; ++refused) {
-    const Descriptors few(refused);
+    const FewDescriptors few(refused);
     std::shared_ptr<MasterAgent> master;
     const Status status = Create(&master);
     is_refused = !status.ok();

@@ -7,7 +7,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,6 +26,7 @@
 #include <vector>
 
 #include "core/transport/crypto.h"
+#include "few_descriptors.h"
 #include "net/same_host_links.h"
 #include "sim/network.h"
 
@@ -545,22 +545,6 @@ Descriptor ConnectAsAStranger() {
   return Descriptor();
 }
 
-// Until they are destroyed this process can open no descriptor but with what is free below it.
-class FewDescriptors {
- public:
-  FewDescriptors() {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit few = before_;
-    const Descriptor next(dup(0));
-    few.rlim_cur = static_cast<rlim_t>(next.get());
-    setrlimit(RLIMIT_NOFILE, &few);
-  }
-  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_ = {};
-};
-
 // The loop sleeps until that descriptor is readable, so it would burn a core.
 TEST(SameHost, WithoutADescriptorForWhoConnectsNothingIsLeftToWakeFor) {
   Pair pair(12, {.worker = {.enabled = false}});
@@ -571,7 +555,7 @@ TEST(SameHost, WithoutADescriptorForWhoConnectsNothingIsLeftToWakeFor) {
   pollfd wakes = {pair.master.links->descriptor(), POLLIN, 0};
   ASSERT_EQ(poll(&wakes, 1, 0), 1);
   {
-    const FewDescriptors few;
+    const FewDescriptors few(0);
     ASSERT_EQ(dup(0), -1);
     pair.master.links->Awake(pair.now_ns(), true);
     EXPECT_EQ(poll(&wakes, 1, 0), 0);
