@@ -21,23 +21,27 @@ _LOST_DEVICE = re.compile(
     r"NVLINK_UNCORRECTABLE|SYSTEM_NOT_READY|UNKNOWN)\b[^\n]*"
 )
 
+# What Keras says of a generator or a PyDataset without a batch, which may be a worker's part.
+_NO_BATCH = re.compile("Received an empty generator|The PyDataset has length 0")
+
 
 def cause_of(error: BaseException, here: ClusterEnvironment) -> errors.StromError | None:
     """What an exception that Keras or TensorFlow raised means to the user; None: just that."""
     if isinstance(error, tf.errors.OpError):
         return translate(error) or _device_lost(error, here)
     # How Keras meets data that ends before its first batch.
-    if isinstance(error, StopIteration) and _is_keras_own(error):
-        return no_training_data(here)
-    return None
+    is_empty = isinstance(error, StopIteration) or (
+        isinstance(error, ValueError) and here.size > 1 and bool(_NO_BATCH.search(str(error)))
+    )
+    return no_training_data(here) if is_empty and _is_keras_own(error) else None
 
 
 def no_training_data(here: ClusterEnvironment) -> errors.UnsupportedModel:
     """What a worker says that has not a single batch."""
     return errors.UnsupportedModel(
         f"worker {here.rank} of {here.size} has no training data; each takes one of {here.size} "
-        f"rows of arrays, or of {here.size} elements of a dataset (usually batches), so there must "
-        "be at least as many: use smaller batches or fewer workers"
+        f"rows of arrays, or of {here.size} elements of a dataset or generator (usually batches), "
+        "so there must be at least as many: use smaller batches or fewer workers"
         if here.size > 1
         else "the training data is empty"
     )

@@ -92,6 +92,8 @@ MISUSES = {
     "train_on_batch again": r"UnsupportedModel: a custom training loop .*strategy\.begin\(\)",
     "misspelt": r"TypeError: \S*fit\(\) got an unexpected keyword argument 'epoch'",
     "no data": r"(UnsupportedModel|FitFailed): .*worker 1 of 2 has no training data",
+    "no batch of a generator": r"(UnsupportedModel|FitFailed): .*worker 1 of 2 has no training",
+    "no batch of a PyDataset": r"(UnsupportedModel|FitFailed): .*worker 1 of 2 has no training",
     "outside run": r"UnsupportedModel: .*outside strategy\.run.*call strategy\.run",
     "created late": r"UnsupportedModel: .*created after the training had begun; create all models",
     "fit in a loop": r"StromError: .*call strategy\.synchronize\(\) before fit",

@@ -28,6 +28,16 @@ def build(hidden: int = 2) -> keras.Model:
     return model
 
 
+class OneBatch(keras.utils.PyDataset):  # type: ignore[misc]
+    """Too few for two workers."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.ones((4, 2), np.float32), np.ones((4, 1), np.float32)
+
+
 def misuse() -> None:
     """Says what one error after another is; none may end the job or disturb the next."""
     x, y = np.ones((16, 2), np.float32), np.ones((16, 1), np.float32)
@@ -53,6 +63,10 @@ def misuse() -> None:
     model.fit(x, y, **options)
     attempt("misspelt", lambda: model.fit(x, y, epoch=3))
     attempt("no data", lambda: model.fit(x[:1], y[:1], **options))
+    one_batch = (batch for batch in [(x, y)])
+    attempt("no batch of a generator", lambda: model.fit(one_batch, epochs=1, verbose=0))
+    model.fit(x, y, **options)
+    attempt("no batch of a PyDataset", lambda: model.fit(OneBatch(), verbose=0))
     attempt(
         "outside run",
         lambda: model.optimizer.apply([tf.zeros(v.shape) for v in model.trainable_variables]),
