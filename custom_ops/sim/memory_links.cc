@@ -436,7 +436,11 @@ void MemoryNetwork::Links::Close(int64_t now_ns, LinkId link, const std::string&
   const auto found = links_.find(link);
   if (found == links_.end()) return;
   const auto& [connection, side] = found->second;
-  if (!std::exchange(connection->ends[side].open, false)) return;
+  End& own = connection->ends[side];
+  if (!std::exchange(own.open, false)) return;
+  // What is under way a closed link does not send again.
+  const bool is_lost = network_->random_.Below(2) == 0;
+  if (is_lost) std::fill_n(own.voided_before, kChannels, network_->sequence_ + 1);
   if (connection->stalls > 0) {
     connection->cut = true;  // the goodbye is lost; the peer's silence is under way
     return;

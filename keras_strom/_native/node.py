@@ -36,6 +36,8 @@ MAX_BYTES = (4 << 20) - 56
 
 #: kJoinsAnew: with these words, and why, a worker leaves that joins anew; no start is without it.
 JOINS_ANEW = "joins anew: "
+#: kCannotStart: the beginning of that why which the master keeps for all who come to the start.
+CANNOT_START = "cannot start: "
 
 _POLL_SECONDS = 0.2
 _Handle = ctypes.c_int64

@@ -7,8 +7,8 @@ There are three moments at which it may fail, and each has its way to the others
 * After that, in a callback: it reports an impossible replica difference, upon which all go through
   a generation without steps, and it says why at the end of that.
 * Before it has started with the others there is nothing to end: it leaves with a reason that the
-  master passes on, and joins anew. The others hear of it while they wait for the start, raise, and
-  join anew, too. Whoever comes to the next `fit` sooner waits for those that are on their way back.
+  master passes on, and joins anew. The others hear of it while they wait for the start, or as they
+  come to it, raise, and join anew, too. Whoever comes to the next `fit` sooner waits for those that are on their way back.
   Where the chief takes longer than the master waits for it, its start is refused, and it tries
   again.
 
@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from keras_strom import errors
-from keras_strom._native.node import JOINS_ANEW
+from keras_strom._native.node import CANNOT_START, JOINS_ANEW
 from keras_strom.tracebacks import first_words
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def words_of(error: BaseException) -> str:
 
 def failed_before_the_start(fit: int, rank: int, words: str) -> str:
     """With what a worker leaves whose `fit` number `fit` has failed before it has started."""
-    return f"fit {fit} failed on worker {rank}: {words}"
+    return f"{CANNOT_START}fit {fit} failed on worker {rank}: {words}"
 
 
 def failed_without_the_others(words: str) -> str:

@@ -486,7 +486,7 @@ def _prepare(
     context = context_of(spark)
     size = _method(params).choose_size(context, _wanted_size(params), params["start_timeout"])
     check_executors(context, size.workers)
-    run, before, seed = _begin_run(params, trial.identity or model.identity(), columns, rows)
+    run, before, seed = _begin_run(params, trial.identity, columns, rows)
     recorder.leave()
     return _Fitting(
         params=params,
@@ -521,15 +521,14 @@ def _begin_run(
     run_id = params["run_id"] or time.strftime("strom-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:6]
     run: StoreRun = params["store"].run(run_id)
     identity = _digest(model, columns)
-    # Of earlier versions' runs nothing is known of what a function makes.
-    known = {identity} if params["model_fn"] is None else {identity, _digest("null", columns)}
     record = f"{run.path}/run.json"
     if params["resume"] is False:
         begin_anew(run)
     done = finished(run)
     if done is not None or run.store.exists(backup_file(run)):
         before = json.loads(run.store.read_bytes(record))
-        if before["identity"] not in known:
+        # Of earlier versions' runs nothing is known: they told models apart in another way.
+        if before.get("tells") == _TELLS and before["identity"] != identity:
             raise errors.InvalidOption(
                 f"run_id={run_id!r} is the {'finished' if done else 'interrupted'} training of "
                 f"another model or of other columns: {_OTHERWISE}"
@@ -546,13 +545,16 @@ def _begin_run(
             )
         return run, _of_finished(run_id, *done, params["epochs"]), fresh
     _trained_here[run.path] = training
-    run.store.write_bytes(record, json.dumps({"identity": identity, "seed": fresh}).encode())
+    known = {"identity": identity, "tells": _TELLS, "seed": fresh}
+    run.store.write_bytes(record, json.dumps(known).encode())
     return run, None, fresh
 
 
 def _digest(model: str, columns: Columns) -> str:
     return hashlib.sha256(json.dumps([model, dataclasses.asdict(columns)]).encode()).hexdigest()
 
+
+_TELLS = 2  # In which way a run's "identity" tells models and columns from others.
 
 _OTHERWISE = "choose another run_id, or resume=False to begin anew"
 

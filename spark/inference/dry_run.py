@@ -7,6 +7,7 @@ shapes of the model's outputs are known from then on.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -57,17 +58,16 @@ class Trial:
     Attributes:
         outputs: of the model.
         x: the examples, as the model was given them.
+        identity: what tells the model from others, in whatever process.
         allowed: of the label columns whose loss takes some numbers only, those.
         function: what every batch goes through: the user's, and what names the labels.
-        identity: of a model that a function makes, what tells it from others; "" = see
-            `PackedModel.identity`.
     """
 
     outputs: Outputs
     x: Any
+    identity: str
     allowed: Mapping[str, Allowed] = dataclasses.field(default_factory=dict)
     function: Callable[..., Any] | None = None
-    identity: str = ""
 
 
 def dry_run(
@@ -135,8 +135,9 @@ def dry_run(
             allowed = {
                 one.column: found for one in compared if (found := _allowed(one)) is not None
             }
-    identity = "" if packed.file else identity_of(model)
-    return Trial(outputs, keras.tree.map_structure(_numpy, x), allowed, function, identity)
+    compiled = json.loads(packed.configuration() or "{}").get("compile_config")
+    identity = identity_of(model, compiled)
+    return Trial(outputs, keras.tree.map_structure(_numpy, x), identity, allowed, function)
 
 
 def _besides(columns: Columns, specs: Mapping[str, ColumnSpec]) -> str:

@@ -1,4 +1,4 @@
-"""What tells a model that a function makes from another function's, in whatever process."""
+"""What tells a model from another, in whatever process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-# What differs from call to call, or says how a model is trained and not what it is.
+# What differs from one to the next that the same code makes, or says how a model is trained.
 _LEFT_OUT = {
     *("name", "seed", "shared_object_id", "module", "registered_name"),
     *("build_config", "compile_config"),
@@ -19,12 +19,16 @@ _ADDRESS = re.compile(r"\b0x[0-9a-f]+\b")
 _NUMBER = re.compile(r"_\d+$")
 
 
-def identity_of(model: keras.Model) -> str:
+def identity_of(model: keras.Model, compiled: Mapping[str, Any] | None = None) -> str:
     """A built model's layers, how they are connected, and its weights' shapes and dtypes, as text.
 
-    A function's models all have the same, whatever was made before: Keras numbers the names that it
-    chooses, draws seeds, and notes addresses, which are left out, as is the code of lambdas. Of a
-    model that has no configuration its weights are all that is told.
+    The same code's models all have the same, whatever was made before: Keras numbers the names that
+    it chooses, draws seeds, and notes addresses, which are left out, as is the code of lambdas. Of
+    a model that has no configuration its weights are all that is told.
+
+    Args:
+        model: one that has been built.
+        compiled: the configuration of its `compile`, where that belongs to it.
 
     Example:
         >>> made = [keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]) for _ in range(2)]
@@ -41,7 +45,8 @@ def identity_of(model: keras.Model) -> str:
             text = json.dumps(_lasting(config, _places(config, {})), sort_keys=True)
         except Exception:  # Whatever a user's get_config raises, or one that there is not.
             text = ""
-    return json.dumps([_ADDRESS.sub("0x", text), weights])
+    training = json.dumps(_lasting(compiled, {}), sort_keys=True)
+    return json.dumps([_ADDRESS.sub("0x", text), weights, _ADDRESS.sub("0x", training)])
 
 
 def _places(config: Any, places: dict[str, int]) -> dict[str, int]:

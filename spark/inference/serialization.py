@@ -93,16 +93,6 @@ class PackedModel:
         with zipfile.ZipFile(io.BytesIO(self.file)) as archive:
             return archive.read("config.json").decode()
 
-    def identity(self) -> str:
-        """The configuration without what differs from process to process; a function's has none.
-
-        The same code makes models of the same identity: Keras's ids of shared objects are their
-        addresses, and the numbers in the names that it chooses count what was made before.
-        """
-        config = json.loads(self.configuration() or "null")
-        chosen = {name: f"#{place}" for place, name in enumerate(_chosen_names(config))}
-        return json.dumps(_lasting(config, chosen))
-
 
 def pack(
     model: keras.Model | None = None,
@@ -337,35 +327,6 @@ def _objects_used(model: keras.Model, file: bytes) -> dict[str, Any]:
             known.setdefault(keras.saving.get_registered_name(kind), kind)
     names = _names_in(json.loads(PackedModel(b"", file).configuration()))
     return {name: known[name] for name in names if name in known}
-
-
-def _chosen_names(config: Any) -> dict[str, None]:
-    """The names that Keras has chosen for layers, optimizers and the like, in order, each once."""
-    names: dict[str, None] = {}
-    if isinstance(config, Mapping):
-        inner = config.get("config")
-        name = inner.get("name") if isinstance(inner, Mapping) else None
-        if isinstance(name, str) and _is_chosen(name, str(config.get("class_name"))):
-            names[name] = None
-    if isinstance(config, Mapping | list):
-        for one in config.values() if isinstance(config, Mapping) else config:
-            names |= _chosen_names(one)
-    return names
-
-
-def _is_chosen(name: str, kind: str) -> bool:
-    """Whether a name is what Keras calls an object of this class: "dense_3"."""
-    return re.sub(r"_\d+$", "", name).replace("_", "") == kind.lower()
-
-
-def _lasting(config: Any, chosen: Mapping[str, str], key: str = "name") -> Any:
-    """A configuration without ids, and with other names where Keras has chosen them."""
-    if isinstance(config, Mapping):
-        kept = {name: one for name, one in config.items() if name != "shared_object_id"}
-        return {name: _lasting(one, chosen, name) for name, one in kept.items()}
-    if isinstance(config, list):  # Where layers are named that a layer takes its input from.
-        return [_lasting(one, chosen) for one in config]
-    return chosen.get(config, config) if key == "name" and isinstance(config, str) else config
 
 
 def _names_in(config: Any) -> set[str]:

@@ -30,7 +30,6 @@ from keras_strom.spark.data.store import Store
 from keras_strom.spark.estimator.estimator import (
     _alone_in_its_run,
     _begin_run,
-    _digest,
     _prepare,
 )
 from keras_strom.spark.inference.dry_run import dry_run
@@ -80,22 +79,6 @@ def test_a_killed_driver_goes_on_and_a_finished_run_is_not_trained_again(tmp_pat
     assert len(found["anew"]) == 1
 
 
-def compiled(units: int = 3, activation: str = "relu") -> keras.Model:
-    x = keras.Input((4,), name="x")
-    hidden = keras.layers.Dense(units, activation=activation)(x)
-    model = keras.Model(x, keras.layers.Dense(2)(hidden))
-    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=[keras.metrics.MeanAbsoluteError()])
-    return model
-
-
-def test_a_model_is_the_same_if_the_same_code_has_made_it() -> None:
-    first, second = pack(compiled()), pack(compiled())
-    assert first.configuration() != second.configuration()  # "dense" and "dense_2".
-    assert first.identity() == second.identity()
-    for other in (compiled(units=4), compiled(activation="tanh")):
-        assert pack(other).identity() != first.identity()
-
-
 SPECS = {"x": ColumnSpec("array", "float32", (4,)), "y": ColumnSpec("scalar", "float32")}
 
 
@@ -133,6 +116,22 @@ def identity_of_made(model_fn: Any) -> str:
     return dry_run(packed, Columns(("x",), ("y",)), SPECS).identity
 
 
+def identity_of_one(model: keras.Model, rate: float = 0.1, loss: str = "mse") -> str:
+    metrics = [keras.metrics.MeanAbsoluteError()]
+    model.compile(keras.optimizers.Adam(rate), loss, metrics=metrics)
+    return dry_run(pack(model), Columns(("x",), ("y",)), SPECS).identity
+
+
+def test_a_model_is_the_same_if_the_same_code_has_made_it() -> None:
+    for make in (network_of_many_layers, tanh_network):
+        first = identity_of_one(make())
+        assert identity_of_one(make()) == first, "Keras names, and draws seeds, as it goes"
+        assert identity_of_one(make(), rate=0.2) != first
+        assert identity_of_one(make(), loss="mae") != first
+    first = identity_of_one(network_of_many_layers())
+    assert identity_of_one(network_of_many_layers("tanh")) != first
+
+
 @pytest.mark.parametrize(
     ("model_fn", "another"),
     [
@@ -160,13 +159,13 @@ def test_a_run_is_not_that_of_what_another_function_makes(spark: Any, tmp_path: 
     with pytest.raises(errors.InvalidOption, match="the interrupted training of another model"):
         begun(tanh_network)
     assert begun(script.network) == run
-    # Earlier versions told nothing of them.
-    record = {"identity": _digest("null", columns), "seed": 1}
+    # Earlier versions told them apart otherwise, or not at all.
+    recorded = json.loads(run.store.read_bytes(f"{run.path}/run.json"))
+    record = {"identity": "of then", "seed": 1}
     run.store.write_bytes(f"{run.path}/run.json", json.dumps(record).encode())
     assert begun(script.network) == run
-    assert json.loads(run.store.read_bytes(f"{run.path}/run.json"))["identity"] != _digest(
-        "null", columns
-    )
+    goes_on = json.loads(run.store.read_bytes(f"{run.path}/run.json"))
+    assert goes_on == {**recorded, "seed": 1}
 
 
 def test_a_backup_has_the_cycles_of_the_joint_model(tmp_path: Path) -> None:
@@ -237,7 +236,7 @@ def params_of(folder: Path, **others: Any) -> dict[str, Any]:
 
 
 def test_a_finished_run_is_not_that_of_other_rows_or_params(tmp_path: Path) -> None:
-    model, columns = pack(script.network()).identity(), Columns(("x",), ("y",))
+    model, columns = "of this model", Columns(("x",), ("y",))
     params = params_of(tmp_path)
     run, before, _ = _begin_run(params, model, columns, "rows")
     assert run is not None

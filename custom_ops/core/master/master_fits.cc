@@ -21,6 +21,9 @@ constexpr int32_t kLeastParts = 64;
 // What waits to be published while all links are busy.
 constexpr int64_t kMostWaitingBytes = int64_t{1} << 20;
 
+// Where all workers fail for a reason of their own, who comes later needs no more words than these.
+constexpr size_t kMostCannotStart = 16;
+
 }  // namespace
 
 bool MasterFits::HandleAttach(int64_t now_ns, const Member& member, const Attach& attach) {
@@ -55,6 +58,7 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
     return late_joins_.HandleAnnounce(now_ns, member, announce, &*generation_);
   }
   TellWhoLeft(member);
+  TellWhoCannotStart(member);
   if (!KnowsWhoIsLost() && !IsTheLatest(rank, announce)) return;
   if (announce.layout.size < late_joins_.most_values()) {
     return host_->Fail(rank, Code::kRefused,
@@ -391,6 +395,22 @@ void MasterFits::NoteEnded(int32_t rank) {
   TellAllWhoLeft();
 }
 
+void MasterFits::NoteCannotStart(int32_t rank, const std::string& text) {
+  CannotStart failed{rank, text, {}};
+  for (const auto& [other, member] : membership_->members()) {
+    if (member.link != 0) failed.told.insert(member.origin);
+  }
+  cannot_start_.push_back(std::move(failed));
+  if (cannot_start_.size() > kMostCannotStart) cannot_start_.pop_front();
+}
+
+void MasterFits::TellWhoCannotStart(const Member& waiting) {
+  for (CannotStart& failed : cannot_start_) {
+    if (failed.rank == waiting.rank || !failed.told.insert(waiting.origin).second) continue;
+    host_->Send(waiting.rank, Notice{failed.text});
+  }
+}
+
 void MasterFits::TellAllWhoLeft() {
   for (const auto& [rank, member] : membership_->members()) {
     if (rendezvous_.TakesPart(rank)) TellWhoLeft(member);
@@ -547,6 +567,7 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
   const uint64_t cycles = rendezvous_.cycles();
   rendezvous_.Clear();
   if (!has_values) return std::nullopt;
+  cannot_start_.clear();
   membership_->ForgetReplaced();
   tree_->ForgetLost();
   OpenRelay(now_ns, layout, std::move(cut), /*may_merge=*/!sequenced && !plan.IsJoint());

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -97,6 +98,9 @@ class MasterFits {
   // The member's link is gone, or another process has its rank. `returning`: see MasterGeneration.
   void Lose(int32_t rank, uint64_t returning = 0);
   void NoteEnded(int32_t rank);  // see MasterNode::WorkerHasEnded
+  // A training cannot start with this worker, which has left to join anew, as `text` says. All that
+  // are here now hear it at once; until the next start whoever announces itself is told of it too.
+  void NoteCannotStart(int32_t rank, const std::string& text);
   // GenerationHost::Settled may be true by now.
   void Resume();
   // After every event, and when NextTimeout is over: tells those who wait for the end of the
@@ -148,12 +152,19 @@ class MasterFits {
   void GoOnFrom(int64_t now_ns, Resumption::Whole whole);
   void LearnLastEnd(int64_t now_ns);
   void AskForChiefsValues();
+  void TellWhoCannotStart(const Member& waiting);
   bool IsAtHand(uint64_t generation) const {
     return generation_ && generation_->layout().generation == generation;
   }
 
   // Passes on from here on, for a generation that begins at `cut`.
   void OpenRelay(int64_t now_ns, const Layout& layout, VersionVector cut, bool may_merge);
+
+  struct CannotStart {
+    int32_t rank;
+    std::string text;
+    std::set<uint64_t> told;  // origins
+  };
 
   const UpdateCodec& codec_;
   const MergingRules merging_;
@@ -168,6 +179,7 @@ class MasterFits {
   StartRendezvous rendezvous_;
   std::set<int32_t> ended_;                               // whose processes have, in order
   std::set<std::pair<uint64_t, int32_t>> told_who_left_;  // by origin, of which ranks
+  std::deque<CannotStart> cannot_start_;                  // the latest since the last start
   std::map<int32_t, Layout> overtaken_;                   // who begins what is over for the others
   LateJoins late_joins_;
   Donations donations_;

@@ -643,7 +643,9 @@ void MasterNode::State::RemoveGone() {
               WorkerName(rank) + " has drained: the master holds all that it has sent"});
     } else if (leaving.reason.starts_with(kJoinsAnew)) {
       const std::string why = leaving.reason.substr(kJoinsAnew.size());
-      Report({MasterEvent::Type::kNotice, rank, WorkerName(rank) + " left to join anew: " + why});
+      const std::string text = WorkerName(rank) + " left to join anew: " + why;
+      Report({MasterEvent::Type::kNotice, rank, text});
+      if (why.starts_with(kCannotStart)) fits.NoteCannotStart(rank, text);
     } else {
       const std::string text = WorkerName(rank) + " was lost: " + leaving.reason;
       Report({MasterEvent::Type::kLost, rank, text});

@@ -27,13 +27,16 @@ inline constexpr uint32_t kProtocolVersion = 18;
 inline constexpr std::string_view kDrained = "drained";
 // With these, and why, it has left to join anew over another connection: no start is without it.
 inline constexpr std::string_view kJoinsAnew = "joins anew: ";
+// The beginning of that why where a training cannot start for it with the others: whoever comes to
+// the start later is told of it, too.
+inline constexpr std::string_view kCannotStart = "cannot start: ";
+
+// The rank from whose values a generation starts.
+inline constexpr int32_t kChiefRank = 0;
 
 // Texts are no longer than this. What two members say may stand in one answer, so words for people
 // have room for two options texts; longer ones are cut where they are sent. A peer that sends more
 // breaks the protocol.
-// The rank from whose values a generation starts.
-inline constexpr int32_t kChiefRank = 0;
-
 inline constexpr size_t kMaxOptionsBytes = 8192;
 inline constexpr size_t kMaxWordsBytes = 2 * kMaxOptionsBytes + 2048;
 inline constexpr size_t kMaxOrphanBytes = 512;

@@ -116,6 +116,7 @@ void TreeLinks::HandleUp(int64_t now_ns, LinkId link) {
 
 void TreeLinks::HandleDown(int64_t now_ns, const LinkEvent& event) {
   welcomed_.erase(event.link);
+  std::erase_if(failed_, [&](const auto& entry) { return entry.second.link == event.link; });
   if (children_.erase(event.link) != 0) relay_->Part(event.link);  // the child asks for a place
   if (event.link != parent_link_ || parent_link_ == 0) return;
   if (event.code == Code::kRefused) {
@@ -180,13 +181,15 @@ void TreeLinks::Reject(int64_t now_ns, LinkId link, uint64_t origin, const std::
   }
   const auto child = children_.find(link);
   if (child == children_.end()) return;
-  if (origin == child->second) {
-    relay_->Close(origin);
-    Tell(link, now_ns,
-         Failure{static_cast<int32_t>(Code::kCorrupt),
-                 "its parent in the tree refuses this worker's " + reason});
-  }
-  CloseChild(now_ns, link, reason);
+  if (origin != child->second) return CloseChild(now_ns, link, reason);
+  relay_->Close(origin);
+  Tell(link, now_ns,
+       Failure{static_cast<int32_t>(Code::kCorrupt),
+               "its parent in the tree refuses this worker's " + reason});
+  relay_->Part(link);
+  children_.erase(child);
+  const Failed earlier = std::exchange(failed_[origin], {link, now_ns + failure_timeout_ns_});
+  if (earlier.link != 0) links_->Close(now_ns, earlier.link, reason);
 }
 
 void TreeLinks::Abandon(int64_t now_ns, LinkId link) {
@@ -202,12 +205,14 @@ void TreeLinks::CloseAll(int64_t now_ns, const std::string& reason) {
   LeaveParent(now_ns);
   ask_again_ns_ = kNever;
   while (!children_.empty()) CloseChild(now_ns, children_.begin()->first, reason);
+  CloseFailed(now_ns, /*until_ns=*/kNever);
   MasterDown();
 }
 
 void TreeLinks::HandleTimeout(int64_t now_ns) {
   if (now_ns >= retry_ns_) JoinParent(now_ns);
   if (now_ns >= ask_again_ns_) AskForPlace(now_ns);
+  CloseFailed(now_ns, /*until_ns=*/now_ns);
   if (!IsUnderMaster() && !is_orphan() && now_ns - last_beacon_ns_ >= failure_timeout_ns_) {
     LoseParent(now_ns, "no beacon came through it for " + SecondsText(failure_timeout_ns_));
   }
@@ -215,6 +220,7 @@ void TreeLinks::HandleTimeout(int64_t now_ns) {
 
 int64_t TreeLinks::NextTimeout() const {
   int64_t next = std::min(retry_ns_, ask_again_ns_);
+  for (const auto& [origin, failed] : failed_) next = std::min(next, failed.close_ns);
   if (!IsUnderMaster() && !is_orphan()) {
     next = std::min(next, last_beacon_ns_ + failure_timeout_ns_);
   }
@@ -281,6 +287,15 @@ void TreeLinks::CloseChild(int64_t now_ns, LinkId link, const std::string& reaso
   relay_->Part(link);
   links_->Close(now_ns, link, reason);
   children_.erase(link);
+}
+
+// Whose time is up by `until_ns`.
+void TreeLinks::CloseFailed(int64_t now_ns, int64_t until_ns) {
+  std::erase_if(failed_, [&](const auto& entry) {
+    const bool is_due = entry.second.close_ns <= until_ns;
+    if (is_due) links_->Close(now_ns, entry.second.link, "it has failed");
+    return is_due;
+  });
 }
 
 void TreeLinks::AskForPlace(int64_t now_ns) {

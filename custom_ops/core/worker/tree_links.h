@@ -59,7 +59,8 @@ class TreeLinks {
   void HandleBeacon(int64_t now_ns, LinkId link, const Beacon& beacon);
   void HandleAttachAnew(int64_t now_ns, LinkId link, const AttachAnew& message);
   // A neighbour broke the protocol: its link is closed in words. A child that made the bad update
-  // itself cannot go on; whoever only relayed it may attach anew.
+  // itself cannot go on, and ends the link when it has heard so (closed at once, the link would
+  // take the words with it); whoever only relayed it may attach anew.
   void Reject(int64_t now_ns, LinkId link, uint64_t origin, const std::string& reason);
   // A child needs updates that are no longer here, or never were.
   void Abandon(int64_t now_ns, LinkId link);
@@ -93,6 +94,7 @@ class TreeLinks {
   void LeaveParent(int64_t now_ns);
   void LoseParent(int64_t now_ns, const std::string& why, bool too_far_behind = false);
   void CloseChild(int64_t now_ns, LinkId link, const std::string& reason);
+  void CloseFailed(int64_t now_ns, int64_t until_ns);
   void AskForPlace(int64_t now_ns);
   void Tell(LinkId link, int64_t now_ns, const ControlMessage& message) {
     links_->Send(now_ns, link, Channel::kControl, EncodeControl(message));
@@ -119,6 +121,11 @@ class TreeLinks {
   int64_t last_beacon_ns_ = 0;
   std::map<LinkId, uint64_t> welcomed_;  // children whose links do not stand yet
   std::map<LinkId, uint64_t> children_;  // link -> origin
+  struct Failed {
+    LinkId link = 0;
+    int64_t close_ns = 0;  // at the latest
+  };
+  std::map<uint64_t, Failed> failed_;  // by origin: they are no children any more
   std::deque<Word> words_;
   int64_t parents_lost_ = 0;
 };

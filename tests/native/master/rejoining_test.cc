@@ -72,6 +72,29 @@ TEST(RejoiningTest, WhoHasLeftToJoinAnewIsNotLost) {
   EXPECT_EQ(notice->text, "worker 1 left to join anew: fit 2 failed on worker 1: bad data");
 }
 
+// The others leave, too, and may be back only when the next one has failed there as well.
+TEST(RejoiningTest, WhoComesToTheStartLaterHearsWithWhomItCannotBe) {
+  Rejoining master;
+  std::string cause(kCannotStart);
+  cause += "fit 2 failed on worker 1: bad data";
+  master.Leave(1, "as the other has failed");
+  master.Leave(2, cause);
+  master.Return(3, 0);
+  EXPECT_FALSE(master.links.Last<Notice>(3));
+  master.BeginAsChief(3);
+  ASSERT_TRUE(master.links.Last<Notice>(3));
+  EXPECT_EQ(master.links.Last<Notice>(3)->text, "worker 1 left to join anew: " + cause);
+  master.Return(4, 1);
+  master.Begin(4);
+  EXPECT_FALSE(master.links.Last<Notice>(4)) << "its own";
+  ASSERT_TRUE(master.HasStarted(3));
+  // It has started without that: who comes later has nothing to do with it.
+  master.node.HandleLinkEvent(kNow, Down(3, Code::kMasterLost));
+  master.Return(5, 0);
+  master.BeginAsChief(5);
+  EXPECT_FALSE(master.links.Last<Notice>(5));
+}
+
 TEST(RejoiningTest, WhoDoesNotComeBackIsLostAndNotWaitedForAnyMore) {
   Rejoining master;
   master.Leave(2, "fit 2 failed on worker 1: bad data");

@@ -187,6 +187,25 @@ TEST_F(TreeLinksTest, AChildThatLacksWhatIsNotKeptHereIsToldSo) {
   EXPECT_FALSE(links.closed.contains(kKnock));
 }
 
+// A link that is closed sends nothing more of what it was given before.
+TEST_F(TreeLinksTest, AChildWhoseOwnUpdateIsRefusedHearsWhyAndEndsTheLinkItself) {
+  for (const bool ends : {true, false}) {
+    links.closed.clear();
+    HaveChild();
+    tree.Reject(0, kKnock, kChild.origin, "bad update");
+    ASSERT_TRUE(links.Last<Failure>(kKnock));
+    EXPECT_NE(links.Last<Failure>(kKnock)->reason.find("bad update"), std::string::npos);
+    EXPECT_TRUE(links.closed.empty());
+    EXPECT_FALSE(tree.IsNeighbour(kKnock));
+    EXPECT_FALSE(relay.Has(kKnock));
+    if (ends) tree.HandleDown(0, Down(kKnock, Code::kClosed));
+    EXPECT_EQ(tree.NextTimeout(), ends ? kNever : kTimeoutNs);
+    tree.HandleTimeout(kTimeoutNs);
+    EXPECT_EQ(links.closed.contains(kKnock), !ends);
+    EXPECT_EQ(tree.NextTimeout(), kNever);
+  }
+}
+
 TEST_F(TreeLinksTest, WhereTheParentKeepsTooLittleAWorkerAsksForAPlaceUnderTheMaster) {
   tree.HandlePlace(0, UnderAWorker(1));
   tree.HandleUp(0, 1);

@@ -256,17 +256,23 @@ class Raises(keras.callbacks.Callback):
         setattr(self, method, fail)
 
 
-def fails(place: Place, rank: int, method: str) -> dict[str, Any]:
-    """A fit in which a worker's callback raises, and the next one."""
-    model = place.model()
+def attempt(place: Place, model: keras.Model, rank: int, method: str) -> str:
+    """A fit in which a worker's callback raises, and with what it ends here."""
     callbacks = [Raises(method)] if place.rank == rank else []
-    raised = ""
     try:
         model.fit(*data(), batch_size=8, verbose=0, epochs=3, callbacks=callbacks)
     except (RuntimeError, keras_strom.errors.StromError) as error:
-        raised = f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def fails(place: Place, rank: int, method: str, times: int = 1) -> dict[str, Any]:
+    """Fits in which a worker's callback raises, and the next one."""
+    model = place.model()
+    raised = [attempt(place, model, rank, method) for _ in range(times)]
     return {
-        "raised": raised,
+        "raised": raised[0],
+        "all_raised": raised,
         "learns": learns(model),
         "digest": digest(model.get_weights()),
         "workers": place.strategy.last_report.updates_applied > 0,
@@ -284,6 +290,11 @@ for _where, _method in FAILING.items():
         CASES[f"worker_{_rank}_fails_{_where}"] = functools.partial(
             fails, rank=_rank, method=_method
         )
+
+
+@case
+def worker_1_fails_before_the_start_three_times(place: Place) -> dict[str, Any]:
+    return fails(place, 1, "on_train_begin", times=3)
 
 
 @case
