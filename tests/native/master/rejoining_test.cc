@@ -247,5 +247,53 @@ TEST(RejoiningTest, WhoComesBackAndIsLostBeforeItsAttachHoldsNobodyUp) {
   EXPECT_TRUE(master.links.Last<Final>(1));
 }
 
+// Rounds of all workers, which train their first.
+struct Rounds : Master {
+  Rounds() : Master(2, {.failure_timeout_ns = kTimeout}) {
+    JointPlan plan;
+    plan.method.kind = STROM_SPARKNET;
+    plan.method.phases = plan.method.steps = 1;
+    plan.ranges = {{0, static_cast<int64_t>(kLayout.size)}};
+    Join();
+    Master::BeginAsChief(1, {kLayout, 0, "", plan});
+    Say(2, Announce{kLayout, 0, "", plan});
+  }
+  void Give(LinkId link) {
+    const std::vector<float> values(kLayout.size, static_cast<float>(link));
+    SayBlob(link, EncodeBlob({BlobKind::kShard, 1, 0, 0, 1}, values, 16 * sizeof(float)));
+  }
+  // In the half of the failure timeout that is over before it.
+  bool HasMean(LinkId link) {
+    while (node.NextTimeout() < now_ns + kTimeout / 2) node.HandleTimeout(node.NextTimeout());
+    now_ns += kTimeout / 2;
+    return std::any_of(links.sent.begin(), links.sent.end(), [&](const RecordedLinks::Sent& one) {
+      BlobChunk chunk;
+      return one.link == link && one.channel == Channel::kState &&
+             ParseChunk(*one.message, &chunk).ok() && chunk.name.kind == BlobKind::kTarget;
+    });
+  }
+  int64_t now_ns = kNow;
+};
+
+TEST(RejoiningTest, ARoundWaitsForWhoIsBackAndHasNotSaidWhetherItTakesPart) {
+  for (const bool goes_on : {true, false}) {
+    Rounds master;
+    master.Give(1);
+    EXPECT_FALSE(master.HasMean(1));
+    master.SayHello(3, 1, 2);
+    master.node.HandleLinkEvent(kNow, Up(3));
+    EXPECT_FALSE(master.HasMean(1)) << "without it";
+    if (goes_on) {
+      master.Say(3, Attach{1, {}});
+      EXPECT_FALSE(master.HasMean(1)) << "without it";
+      master.Give(3);
+      EXPECT_TRUE(master.HasMean(3));
+    } else {
+      master.node.HandleLinkEvent(kNow, Down(3, Code::kMasterLost));
+    }
+    EXPECT_TRUE(master.HasMean(1));
+  }
+}
+
 }  // namespace
 }  // namespace strom
