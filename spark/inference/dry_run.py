@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,12 +18,13 @@ from keras_strom import errors
 
 from ..data.columns import Columns, ColumnSpec
 from ..data.tensors import Allowed
+from .compiling import check_names
 from .identity import identity_of
 from .keras_losses import chosen, own_name
 from .labels import LabelsByName, labels_by_name, of_each_output, of_outputs
 from .outputs import Output, Outputs, meaning_of, scalar_or_shape
 from .prediction import examples, flat, zeros
-from .serialization import PackedModel
+from .serialization import PackedModel, known_to_keras
 
 _ROWS = 2
 
@@ -89,6 +91,7 @@ def dry_run(
 
     Raises:
         InvalidData: the columns do not fit the model.
+        InvalidOption: Keras knows no loss or metric of a name that it was compiled with.
         UnsupportedModel: the model is not compiled, or gives no numbers.
     """
     model = packed.load()
@@ -96,6 +99,8 @@ def dry_run(
         raise errors.UnsupportedModel(
             "the model is not compiled: give optimizer= and loss=, or compile it"
         )
+    if trains:
+        _check_names(model, packed)
     arrays = {name: zeros(specs[name], _ROWS) for name in columns.names}
     try:
         batch = examples(columns, arrays, transformation_fn)
@@ -138,6 +143,13 @@ def dry_run(
     compiled = json.loads(packed.configuration() or "{}").get("compile_config")
     identity = identity_of(model, compiled)
     return Trial(outputs, keras.tree.map_structure(_numpy, x), identity, allowed, function)
+
+
+def _check_names(model: keras.Model, packed: PackedModel) -> None:
+    """As `check_names`, of what a function has compiled its model with."""
+    with known_to_keras(packed.custom_objects), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras's, that it would not read a lambda again.
+        check_names(model.get_compile_config() or {})
 
 
 def _besides(columns: Columns, specs: Mapping[str, ColumnSpec]) -> str:

@@ -125,6 +125,17 @@ def test_a_misspelt_name_is_named_with_the_nearest(compiling: dict[str, Any], wo
         check_names(compiling)
 
 
+def test_a_misspelt_name_in_what_a_function_compiles_is_named_as_well() -> None:
+    def misspelt() -> keras.Model:
+        made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        made.compile("sgd", "mean_square_error")
+        return made
+
+    specs = {"x": ColumnSpec("array", "float32", (2,)), "y": ColumnSpec("scalar", "float32")}
+    with pytest.raises(errors.InvalidOption, match=r"loss='mean_square_error'.*'mean_sq"):
+        dry_run(pack(model_fn=misspelt), COLUMNS, specs)
+
+
 def test_names_that_keras_knows_pass() -> None:
     given = {"optimizer": "sgd", "loss": ["mse", SPARSE, None], "metrics": {"a": ["acc", "auc"]}}
     check_names(given)
