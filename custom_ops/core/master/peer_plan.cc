@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/master/shard_exchange.h"
+#include "core/replication/formatting.h"
 
 namespace strom {
 
@@ -113,9 +114,23 @@ std::optional<PeerPlan::Settlement> PeerPlan::Settle(int64_t now_ns, int64_t pat
                                                      bool some_train) {
   if (where_ != Where::kStopping || asked_for_mean_) return std::nullopt;
   Settlement settlement;
+  uint64_t next_furthest = 0;
   for (const auto& [rank, round] : reports_) {
     if (!round) return std::nullopt;
-    if (!settlement.round || *round > *settlement.round) settlement = {*round, rank};
+    if (!settlement.round || *round > *settlement.round) {
+      next_furthest = settlement.round.value_or(0);
+      settlement = {*round, rank};
+    } else {
+      next_furthest = std::max(next_furthest, *round);
+    }
+  }
+  // Nobody has a mean to which another has not given. Of two nobody knows which is wrong.
+  if (reports_.size() > 2 && *settlement.round > next_furthest + 1) {
+    host_->Fail(settlement.furthest, Code::kCorrupt,
+                WorkerName(settlement.furthest) + " says that it is in round " +
+                    std::to_string(*settlement.round) + ", and no other is further than " +
+                    std::to_string(next_furthest));
+    return std::nullopt;
   }
   if (MaySomebodyReturn()) {
     const bool all_are_lost = reports_.empty();

@@ -101,9 +101,11 @@ void ShardExchange::Leave(int32_t rank) {
 void ShardExchange::Finish(int32_t rank, bool stop) {
   const auto found = members_.find(rank);
   if (found == members_.end()) return;
-  found->second.trains = found->second.in_rounds = found->second.in_round = false;
-  found->second.awaited = false;
-  found->second.stopped |= stop;
+  Member& member = found->second;
+  if (member.trains) member.ended_before = number_;
+  member.trains = member.in_rounds = member.in_round = false;
+  member.awaited = false;
+  member.stopped |= stop;
   next_ns_ = 0;
 }
 
@@ -263,7 +265,9 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   *whole = true;
   member.gave = mark;
   member.in_rounds = member.awaited = member.trains;
-  if (plan_.IsOfGradients() && mark >= kFirstLastMark && !nothing) member.ran = chunk.name.count;
+  if (plan_.HasRounds() && mark >= kFirstLastMark && !nothing) {
+    member.ran = plan_.IsOfGradients() ? chunk.name.count : member.ended_before;
+  }
   if (member.owes == mark) member.owes.reset();
   if (plan_.IsOfGradients()) {
     steps_counted_ += mark < kFirstLastMark ? 1 : 0;
@@ -301,8 +305,8 @@ std::string ShardExchange::Take(int32_t rank, const BlobChunk& chunk, const Elem
 
 std::string ShardExchange::TakeOfRound(int32_t rank, const BlobChunk& chunk,
                                        const ElementRange& range) {
+  if (chunk.name.mark >= kFirstLastMark) return TakeLast(chunk, &members_[rank]);
   const bool is_gradient = plan_.IsOfGradients();
-  if (is_gradient && chunk.name.mark >= kFirstLastMark) return TakeLast(chunk, &members_[rank]);
   const bool is_change = chunk.total != static_cast<uint64_t>(range.size * kFloatBytes);
   const int64_t width = is_change ? kBfloat16Bytes : kFloatBytes;
   const int64_t part = static_cast<int64_t>(chunk.offset) / width / part_elements_;
@@ -319,8 +323,7 @@ std::string ShardExchange::TakeOfRound(int32_t rank, const BlobChunk& chunk,
   // Of a gradient that overflows all are told.
   if (!is_gradient && !IsFinite(values)) return "a snapshot that holds a NaN or an infinity";
   // Its mean may have gone out without a late worker's values.
-  const bool is_over = chunk.name.mark < kFirstLastMark && part < next_part_;
-  if (!is_over) joint_.Keep(part, rank, std::move(values));
+  if (part >= next_part_) joint_.Keep(part, rank, std::move(values));
   return "";
 }
 
@@ -641,8 +644,22 @@ void ShardExchange::AdvanceStreams(int64_t now_ns) {
 void ShardExchange::Close() {
   if (std::exchange(closed_, true)) return;
   if (plan_.IsOfGradients()) return TakeModel();
+  if (plan_.HasRounds()) KeepLast();
   for (int32_t shard = 0; shard < joint_.shards(); ++shard) {
     if (plan_.method.kind != STROM_EASGD) joint_.Update(shard);
+  }
+}
+
+// They are of the round at hand. Who has ended before one that the others have made without it is
+// in their models by what it gave until then.
+void ShardExchange::KeepLast() {
+  for (auto& [rank, member] : members_) {
+    const std::vector<float> last = std::exchange(member.last, {});
+    if (member.ran != number_) continue;
+    for (int64_t part = 0; part < joint_.last_part(0); ++part) {
+      const ElementRange place = joint_.part(part);
+      joint_.Keep(part, rank, {last.begin() + place.offset, last.begin() + place.end()});
+    }
   }
 }
 

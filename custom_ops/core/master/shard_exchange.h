@@ -96,7 +96,8 @@ class ShardExchange {
   void Advance(int64_t now_ns);
   int64_t NextTimeout() const { return next_ns_; }
 
-  // All last snapshots are here: they become a part of the joint model. No tick follows.
+  // All last snapshots are here: they become a part of the joint model, of models in rounds those
+  // from which no later round has been made. No tick follows.
   void Close();
   // A master that another one follows is lost: see JointModel::Restart.
   void Restart(uint64_t cycles) { joint_.Restart(static_cast<int64_t>(cycles)); }
@@ -125,12 +126,13 @@ class ShardExchange {
     std::optional<uint64_t> has;   // HAVE
     bool gets_target = false;      // of the tick at hand, or of the round's parts
     bool gets_change = false;      // of the round: as it has given
+    std::vector<float> last;       // rounds: its last snapshot, as far as it is here
+    std::optional<uint64_t> ran;   // ... and the rounds that the whole of that has in it
+    uint64_t ended_before = 0;     // ... and the first that it has not given for, of models
     // Of gradients.
-    bool begins_again = false;    // what is under way of it may be from before
-    uint32_t rate = 0;            // the bits of its learning rate
-    uint64_t next_round = 0;      // that it gives something for, when its link was lost
-    std::vector<float> last;      // snapshot, as far as it is here
-    std::optional<uint64_t> ran;  // rounds that the whole of that has in it
+    bool begins_again = false;  // what is under way of it may be from before
+    uint32_t rate = 0;          // the bits of its learning rate
+    uint64_t next_round = 0;    // that it gives something for, when its link was lost
     bool stopped = false;
     // To estimate how long its steps take.
     std::optional<std::pair<int64_t, int64_t>> at;  // iteration, when
@@ -153,6 +155,7 @@ class ShardExchange {
   std::string TakeOfRound(int32_t rank, const BlobChunk& chunk, const ElementRange& range);
   uint64_t NextRoundOf(const Member& member) const;
   std::string TakeLast(const BlobChunk& chunk, Member* member);
+  void KeepLast();
   void TakeModel();
   void NoteSteps(int64_t now_ns, const BlobName& name, Member* member);
 

@@ -30,7 +30,8 @@ void ShardAgent::Register() {
     if (given.is_whole && !IsHeld(given)) SendGiven(given);
   }
   if (last_have_) host_->Send(Have{generation_, *last_have_, had_iteration_});
-  if (awaits_joint_) host_->Send(strom::AskJoint{generation_, asked_});
+  asks_joint_ = awaits_joint_;
+  next_ns_ = 0;
 }
 
 void ShardAgent::LinkDown() {
@@ -56,15 +57,20 @@ void ShardAgent::MasterChanged() {
 
 void ShardAgent::ForgetGiven() {
   // Who has written it may not have let go of it yet.
-  if (!given_.empty() && given_.back().values.use_count() == 1) {
+  const bool may_go = !given_.empty() && given_.back().mark < kFirstLastMark;
+  if (may_go && given_.back().values.use_count() == 1) {
     orders_.spare = std::move(*given_.back().values);
   }
-  given_.clear();
-  leaving_.reset();
+  EraseGiven();
 }
 
 void ShardAgent::EraseSnapshots() {
   peers_.reset();
+  EraseGiven();
+}
+
+// The last snapshots stay: nobody asks for them again.
+void ShardAgent::EraseGiven() {
   std::erase_if(given_, [](const Given& given) { return given.mark < kFirstLastMark; });
   leaving_.reset();
 }
@@ -318,9 +324,6 @@ void ShardAgent::HandleTarget(const Blob& blob) {
 }
 
 void ShardAgent::Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) {
-  // Of EASGD's differences the latest is enough: the one before was there when the joint model
-  // came.
-  if (plan_.method.kind == STROM_EASGD && mark < kFirstLastMark) given_.clear();
   // The round at hand may have become another since the training thread has looked.
   if (plan_.HasRounds() && mark < kFirstLastMark && tick_) mark = *tick_;
   const auto held = std::make_shared<std::vector<float>>(std::move(values));
@@ -412,7 +415,19 @@ void ShardAgent::Advance(int64_t now_ns) {
   if (peers_) peers_->Advance(now_ns);
   if (!registered_) return;
   while (leaving_ && host_->QueuedBytes() < kLeavingBytes) SendNextPart();
-  if (leaving_) next_ns_ = now_ns + kLeavingLook;
+  if (asks_joint_) AskWhenGiven();
+  if (leaving_ || asks_joint_) next_ns_ = now_ns + kLeavingLook;
+}
+
+// EASGD: the master has this worker's last difference first. The question would overtake it, and
+// what came would lack this worker's own move.
+void ShardAgent::AskWhenGiven() {
+  if (plan_.method.kind == STROM_EASGD) {
+    if (!given_.empty() && host_->QueuedBytes() > 0) return;
+    EraseGiven();
+  }
+  host_->Send(strom::AskJoint{generation_, asked_});
+  asks_joint_ = false;
 }
 
 void ShardAgent::SendNextPart() {
@@ -442,15 +457,15 @@ void ShardAgent::SendNextPart() {
 }
 
 void ShardAgent::Withdraw() {
-  awaits_joint_ = false;
+  awaits_joint_ = asks_joint_ = false;
   round_target_ = nullptr;
   if (plan_.HasRounds()) EraseSnapshots();
 }
 
 void ShardAgent::AskJoint() {
   ++asked_;
-  awaits_joint_ = true;
-  if (registered_) host_->Send(strom::AskJoint{generation_, asked_});
+  awaits_joint_ = asks_joint_ = true;
+  next_ns_ = 0;
 }
 
 }  // namespace strom

@@ -72,7 +72,7 @@ class ShardAgent {
   void BeginGradient(int64_t iteration, GrowingGradient values);
   void GivePart(int64_t part);
   void EndGradient(int64_t iteration, GrowingGradient values);
-  // Answered once by HandleChunk.
+  // Answered once by HandleChunk. The question leaves once the master has all that was given.
   void AskJoint();
   // It waits no longer for the joint model or for its round, and gives a newer snapshot next.
   void Withdraw();
@@ -105,11 +105,13 @@ class ShardAgent {
   void SayGiven();
   void GiveMean(uint64_t round);
   void SendNextPart();
+  void AskWhenGiven();
   Status HandleRoundChunk(const BlobChunk& chunk);
   std::shared_ptr<std::vector<float>> MemoryOfTarget();
   BlobName NameOf(const Given& given) const;
   void ForgetGiven();     // the master has it
   void EraseSnapshots();  // all but the last ones
+  void EraseGiven();
   ElementRange RangeOf(uint64_t number) const;
   void HandleTarget(const Blob& blob);
   void HandleRoundTarget(uint64_t number);
@@ -132,6 +134,7 @@ class ShardAgent {
   std::optional<uint64_t> last_given_;  // its mark
   uint64_t asked_ = 0;                  // questions for the joint model so far
   bool awaits_joint_ = false;
+  bool asks_joint_ = false;        // ... and has not said so yet
   std::optional<uint64_t> taken_;  // the mark of the target that comes
   BlobAssembler targets_, joints_;
 

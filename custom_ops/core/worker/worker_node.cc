@@ -113,6 +113,7 @@ void WorkerNode::Finish(int64_t now_ns, bool stop) {
   s.now_ns = now_ns;
   if (s.life == State::Life::kOver) return;
   s.generation->Finish(stop);
+  s.peers.Rest();  // the others' rounds name this worker no more
 }
 
 void WorkerNode::SendState(int64_t now_ns, std::vector<double> state,

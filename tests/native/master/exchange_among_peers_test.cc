@@ -570,5 +570,22 @@ TEST_F(AmongPeersTest, NoOtherMeanIsGivenForOneThatNobodyHasAnyMore) {
   EXPECT_FALSE(host.means[3].contains(kFirst));
 }
 
+// One member's word alone ends nobody else's process.
+TEST_F(AmongPeersTest, OneThatSaysItIsFarAheadCostsTheOthersNothing) {
+  BeginAmongPeers();
+  exchange->Handle(1, Linked{kGeneration, host.named[1].version, 0});
+  Report(0, kFirst);
+  Report(2, kFirst);
+  Report(1, kFirst + 40);  // nobody can have means for which two have not given
+  EXPECT_THAT(host.failed, ElementsAre(1));
+  exchange->Leave(1);
+  Advance();
+  now += 2 * Host::kTimeoutNs;  // it may come back
+  Advance();
+  EXPECT_EQ(Give(0, kFirst, 1), "");
+  EXPECT_EQ(Give(2, kFirst, 1), "");
+  EXPECT_THAT(host.means[0], testing::Contains(testing::Key(kFirst)));
+}
+
 }  // namespace
 }  // namespace strom

@@ -121,6 +121,31 @@ TEST_F(RoundsTest, APartGoesOutAsSoonAsAllHaveGivenIt) {
   EXPECT_EQ(exchange->joint().cycles(), 1);
 }
 
+// It would be the half of a round's mean in one part, and of another's in the next.
+TEST_F(RoundsTest, ALastSnapshotIsNoPartOfTheRoundsAfterIt) {
+  Give(0, 0, 2);
+  Give(1, 0, 2);
+  Give(0, LastMark(0), 2, 0, 1);  // the rest is on a slow line
+  Give(1, 1, 10);
+  EXPECT_EQ(exchange->joint().joint(), std::vector<float>(kSize, 10.0f));
+  Give(1, 2, 20);
+  Give(0, LastMark(0), 2, 1, 3);
+  Give(1, 3, 30);
+  EXPECT_EQ(exchange->joint().joint(), std::vector<float>(kSize, 30.0f));
+  Give(1, LastMark(0), 32);
+  exchange->Close();
+  EXPECT_EQ(exchange->joint().joint(), std::vector<float>(kSize, 32.0f));
+}
+
+TEST_F(RoundsTest, LastSnapshotsOfTheSameRoundAreTakenInOnce) {
+  Give(0, 0, 2);
+  Give(1, 0, 2);
+  Give(0, LastMark(0), 4);
+  Give(1, LastMark(0), 10);
+  exchange->Close();
+  EXPECT_EQ(exchange->joint().joint(), std::vector<float>(kSize, 7.0f));
+}
+
 // A sanitizer sees a difference that does not fit.
 TEST_F(RoundsTest, StepsAreCountedWhateverNumbersAMemberGivesThem) {
   const std::vector<float> values(kSize, 1.0f);

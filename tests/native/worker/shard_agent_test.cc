@@ -1,0 +1,108 @@
+// What a worker says again after a lost link: its last snapshots too, whatever has come meanwhile.
+#include "core/worker/shard_agent.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+namespace strom {
+namespace {
+
+constexpr uint64_t kGeneration = 5;
+constexpr int64_t kSize = 64;
+
+class Host final : public ShardAgentHost {
+ public:
+  void Send(const ControlMessage& message) override {
+    asked_joint += std::holds_alternative<AskJoint>(message) ? 1 : 0;
+  }
+  void SendBlob(const std::vector<Buffer>& chunks) override {
+    for (const Buffer& chunk : chunks) {
+      BlobChunk parsed;
+      ASSERT_TRUE(ParseChunk(*chunk, &parsed).ok());
+      if (parsed.name.kind == BlobKind::kShard) marks.insert(parsed.name.mark);
+    }
+  }
+  int64_t QueuedBytes() const override { return queued; }
+  std::set<uint64_t> marks;
+  int64_t queued = 0;
+  int asked_joint = 0;
+};
+
+JointPlan PlanOf(int32_t kind, int32_t phases, int32_t gradients = 0) {
+  JointPlan plan;
+  plan.method.kind = kind;
+  plan.method.phases = phases;
+  plan.method.steps = 1;
+  plan.method.gradients = gradients;
+  plan.ranges = {{0, kSize}};
+  return plan;
+}
+
+std::set<uint64_t> SaidAgain(Host* host, ShardAgent* agent) {
+  agent->LinkDown();
+  host->marks.clear();
+  agent->Register();
+  for (int64_t now = 0; now < 4; ++now) agent->Advance(now);
+  return host->marks;
+}
+
+TEST(ShardAgent, LastSnapshotsOutlastATickThatCrossesThem) {
+  Host host;
+  DropCounters drops;
+  ShardAgent agent(PlanOf(STROM_MPCA, 2), kGeneration, 0, &host, &drops);
+  for (int32_t shard = 0; shard < 2; ++shard) {
+    agent.Give(LastMark(shard), 9, 3, std::vector<float>(kSize / 2, 1.0f));
+  }
+  Tick tick{kGeneration, 7};
+  tick.asks = 1;
+  agent.Handle(tick);  // was sent before the master has heard of the end
+  EXPECT_EQ(SaidAgain(&host, &agent), (std::set<uint64_t>{LastMark(0), LastMark(1)}));
+}
+
+TEST(ShardAgent, ALastSnapshotOutlastsTheMeanThatItsWorkerWaitsForNoMore) {
+  Host host;
+  DropCounters drops;
+  ShardAgent agent(PlanOf(STROM_SPARKNET, 1, 1), kGeneration, 0, &host, &drops);
+  agent.EndGradient(0, std::make_shared<std::vector<float>>(kSize + 1, 1.0f));
+  agent.Advance(0);
+  agent.Give(LastMark(0), 0, 1, std::vector<float>(kSize, 1.0f));  // the wait ran out
+  const std::vector<float> mean(kSize, 2.0f);
+  JointValues joint;
+  for (const Buffer& chunk : EncodeBlob({BlobKind::kTarget, kGeneration, 0, 0, 0}, mean)) {
+    BlobChunk parsed;
+    ASSERT_TRUE(ParseChunk(*chunk, &parsed).ok());
+    ASSERT_TRUE(agent.HandleChunk(parsed, &joint).ok());
+  }
+  EXPECT_TRUE(SaidAgain(&host, &agent).contains(LastMark(0)));
+}
+
+TEST(ShardAgent, TheJointModelIsAskedForOnceTheMasterHasTheDifferenceBefore) {
+  Host host;
+  DropCounters drops;
+  ShardAgent agent(PlanOf(STROM_EASGD, 1), kGeneration, 0, &host, &drops);
+  agent.Give(0, 0, 1, std::vector<float>(kSize, 1.0f));
+  host.queued = int64_t{1} << 30;  // on a slow line up
+  agent.AskJoint();                // would overtake it, on the other channel
+  agent.Advance(0);
+  EXPECT_EQ(host.asked_joint, 0);
+  EXPECT_EQ(SaidAgain(&host, &agent), (std::set<uint64_t>{0}));
+  EXPECT_EQ(host.asked_joint, 0);
+  host.queued = 0;
+  agent.Advance(agent.NextTimeout());
+  EXPECT_EQ(host.asked_joint, 1);
+  const std::vector<float> joint_model(kSize, 2.0f);
+  JointValues joint;
+  for (const Buffer& chunk : EncodeBlob({BlobKind::kJoint, kGeneration, 0, 1, 0}, joint_model)) {
+    BlobChunk parsed;
+    ASSERT_TRUE(ParseChunk(*chunk, &parsed).ok());
+    ASSERT_TRUE(agent.HandleChunk(parsed, &joint).ok());
+  }
+  ASSERT_TRUE(joint);
+  agent.Give(1, 1, 1, std::vector<float>(kSize, 1.0f));
+  EXPECT_EQ(SaidAgain(&host, &agent), (std::set<uint64_t>{1}));
+}
+
+}  // namespace
+}  // namespace strom
