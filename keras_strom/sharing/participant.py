@@ -24,12 +24,14 @@ class Participant:
         space: the variables of its strategy.
         step: what ends a training step.
         worker: the connection to the master; None for a lone worker.
+        in_fit: whether Keras's `fit` has not returned yet.
     """
 
     environment: ClusterEnvironment
     space: FlatSpace
     step: TrainingStep
     worker: TrainingWorker | None
+    in_fit: bool = dataclasses.field(default=False, kw_only=True)
 
     @property
     def replica(self) -> Replica:

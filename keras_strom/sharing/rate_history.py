@@ -101,6 +101,10 @@ class RateHistory:
         return self._places[part]
 
 
+# With tf.debugging.enable_check_numerics no graph may hold an infinity.
+_MOST = np.finfo(np.float32).max
+
+
 def _after(of: Any, first: Any, highest: Any, rate: Any) -> tuple[tuple[Any, Any], RateChange]:
     """The first rate above 0 and the highest once `rate` has come, and where that stands.
 
@@ -110,12 +114,12 @@ def _after(of: Any, first: Any, highest: Any, rate: Any) -> tuple[tuple[Any, Any
         highest: likewise.
         rate: any number.
     """
-    known = of.where((rate > 0) & (rate < np.inf), rate, np.float32(0))
+    known = of.where((rate > 0) & (rate <= _MOST), rate, np.float32(0))
     first, highest = of.where(first > 0, first, known), of.maximum(highest, known)
     is_any = highest > 0
     divisors = [of.where(is_any, one, np.float32(1)) for one in (first, highest)]
     risen = of.where(is_any, highest / divisors[0], np.float32(1))
-    left = of.where(is_any & (rate >= 0) & (rate < np.inf), rate / divisors[1], np.float32(1))
+    left = of.where(is_any & (rate >= 0) & (rate <= _MOST), rate / divisors[1], np.float32(1))
     return (first, highest), RateChange(risen, left)
 
 

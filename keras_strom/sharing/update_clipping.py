@@ -68,7 +68,8 @@ class NormHistory:
         median = tf.sort(self._norms)[self._clipping.window // 2]
         # Where most updates were zero there is no measure either.
         known = (self._count >= self._clipping.window) & (median > 0)
-        limit = tf.where(known, self._clipping.multiple * median, np.inf)
+        # No infinity, which tf.debugging.enable_check_numerics would refuse.
+        limit = tf.where(known, self._clipping.multiple * median, np.finfo(np.float32).max)
         return tf.cast(limit, tf.float32)
 
     def note(self, norm: Any, limit: Any, shared: Any) -> None:

@@ -35,6 +35,7 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None
         ValueError: arrays have different numbers of rows.
     """
     x = arguments.get("x")
+    _refuse_stateful(arguments.get("self"), x, rank, size)
     if isinstance(x, tf.data.Dataset):
         arguments["x"] = shard_dataset(x, rank, size)
     elif isinstance(x, tf.distribute.DistributedDataset):
@@ -50,6 +51,28 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None
             if not _is_arrays(value) and (name == "x" or value is not None):
                 raise errors.UnsupportedModel(_indivisible(name, value, rank, size))
         _shard_arrays(arguments, rank, size)
+
+
+def _refuse_stateful(model: Any, x: Any, rank: int, size: int) -> None:
+    """A layer whose state goes on from batch to batch would skip those of the other workers."""
+    if isinstance(x, tf.distribute.DistributedDataset) or _keeps_all(x):
+        return
+    for layer in [] if model is None else model._flatten_layers():
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            raise errors.UnsupportedModel(
+                f"worker {rank}: the layer {layer.name!r} goes on from batch to batch "
+                f"(stateful=True), and each of the {size} workers would get one of {size} elements "
+                "of the data in turn; give each a tf.data.Dataset of its own sequences, with "
+                "AutoShardPolicy.OFF in its options, which then keeps all of them"
+            )
+
+
+def _keeps_all(x: Any) -> bool:
+    """Whether a worker trains on all of a dataset."""
+    if not isinstance(x, tf.data.Dataset):
+        return False
+    policy = x.options().experimental_distribute.auto_shard_policy
+    return bool(policy == tf.data.experimental.AutoShardPolicy.OFF)
 
 
 def _own_batches(batches: Iterator[Any], rank: int, size: int) -> Iterator[Any]:
@@ -120,8 +143,7 @@ class ShardedPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
 def shard_dataset(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset:
     """The elements rank, rank + size, ... of a dataset, or all where it must not be sharded."""
-    policy = dataset.options().experimental_distribute.auto_shard_policy
-    if policy == tf.data.experimental.AutoShardPolicy.OFF:
+    if _keeps_all(dataset):
         return dataset
     if rank == 0 and size > 1 and any(map(_is_random, _with_inputs(dataset))):
         _logger.warning(

@@ -50,6 +50,7 @@ from keras_strom.strategy.callbacks import (
 )
 from keras_strom.strategy.data_sharding import shard_fit_arguments
 from keras_strom.strategy.epoch_logs import EpochLogs, plain
+from keras_strom.strategy.fit_checks import SharesNothing, mark_fit, refuse_within_another
 from keras_strom.strategy.fit_failure import (
     failed_before_the_start,
     failed_without_the_others,
@@ -126,11 +127,7 @@ def _fit_alone(
 def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: Sharing) -> Any:
     arguments = bound.arguments
     model = arguments["self"]
-    if sharing.generation is not None:
-        raise errors.StromError(
-            "a training has not ended yet: after a custom loop call strategy.synchronize() before "
-            "fit, and call no fit in a callback of another one"
-        )
+    refuse_within_another(sharing)
     sharing.join_again()
     users = _listed(arguments["callbacks"])
     assigns_last = any(map(_may_assign_at_the_end, users))
@@ -139,7 +136,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         training.writers = writers_between_batches(users)
     initial_epoch = first_epoch_of(model)
     sharing.training_data = None
-    restore = contextlib.ExitStack()
+    restore = mark_fit(sharing)
     try:
         model_checks.check_compiled(model)
         if getattr(model, "optimizer", None) is not None:  # Keras itself asks for compile().
@@ -216,7 +213,7 @@ def _put_around(
     training.shows_epochs |= any(not isinstance(one, StromMonitor) for one in monitored)
     reports = reports_of(sharing.environment)
     reporters = [] if reports is None else [Reporter(reports)]
-    ours = [_First(training), *monitored, *reporters, _Last(training)]
+    ours = [_First(training), SharesNothing(sharing), *monitored, *reporters, _Last(training)]
     if isinstance(given, keras.callbacks.CallbackList):
         for callback in ours:
             if callback not in users:

@@ -8,9 +8,9 @@ There are three moments at which it may fail, and each has its way to the others
   a generation without steps, and it says why at the end of that.
 * Before it has started with the others there is nothing to end: it leaves with a reason that the
   master passes on, and joins anew. The others hear of it while they wait for the start, or as they
-  come to it, raise, and join anew, too. Whoever comes to the next `fit` sooner waits for those that are on their way back.
-  Where the chief takes longer than the master waits for it, its start is refused, and it tries
-  again.
+  come to it, raise, and join anew, too. Whoever comes to the next `fit` sooner waits for those that
+  are on their way back. Where the chief takes longer than the master waits for it, its start is
+  refused, and it tries again.
 
 With `keras-strom run --max-failures` (`KERAS_STROM_MAX_FAILURES`) the others train on instead: a
 worker leaves with its reason, and joins anew for its next `fit`.

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
-from keras_strom.sharing.rate_history import RateHistory
+from keras_strom.sharing.rate_history import RateHistory, _after
 from keras_strom.sharing.threshold import AdaptiveThreshold
 from keras_strom.strategy.strategy import StromStrategy
 
@@ -80,6 +80,21 @@ def test_a_graph_tells_what_is_told_outside_of_it(first: float) -> None:
 
     assert all_told(traced=True) == all_told(traced=False)
     assert len(set(all_told(traced=True))) > 3
+
+
+def test_a_graph_holds_no_infinity() -> None:
+    """Which `tf.debugging.enable_check_numerics` would refuse."""
+    graph = tf.function(lambda rate: _after(tf, *2 * [tf.constant(0.1)], rate)[1].left)
+    concrete = graph.get_concrete_function(tf.TensorSpec((), tf.float32))
+    constants = [
+        tf.make_ndarray(one.get_attr("value"))
+        for one in concrete.graph.get_operations()
+        if one.type == "Const"
+    ]
+    assert constants
+    assert all(np.isfinite(one).all() for one in constants)
+    assert graph(np.inf).numpy() == 1
+    assert graph(np.float32(0.05)).numpy() == np.float32(0.5)
 
 
 def test_outside_of_a_graph_a_step_reads_the_rate_and_computes_nothing() -> None:

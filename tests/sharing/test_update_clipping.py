@@ -16,6 +16,8 @@ from keras_strom.strategy.strategy import StromStrategy
 
 TAU = 1e-2
 
+NO_LIMIT = np.finfo(np.float32).max  # Any update's norm is below.
+
 
 def _noted(history: NormHistory, *norms: float) -> list[float]:
     """The limit before each norm is noted."""
@@ -29,13 +31,13 @@ def _noted(history: NormHistory, *norms: float) -> list[float]:
 
 def test_there_is_no_limit_until_the_window_is_full() -> None:
     history = NormHistory(UpdateClipping(multiple=2, window=3))
-    assert _noted(history, 1, 100, 2, 3) == [np.inf, np.inf, np.inf, 4]
+    assert _noted(history, 1, 100, 2, 3) == [NO_LIMIT, NO_LIMIT, NO_LIMIT, 4]
 
 
 def test_the_limit_is_a_multiple_of_the_median_of_what_was_shared() -> None:
     history = NormHistory(UpdateClipping(multiple=3, window=3))
     # The 100 counts as the 6 that was left of it, so the limit cannot run away.
-    assert _noted(history, 2, 2, 2, 100, 100, 100) == [np.inf, np.inf, np.inf, 6, 6, 18]
+    assert _noted(history, 2, 2, 2, 100, 100, 100) == [NO_LIMIT, NO_LIMIT, NO_LIMIT, 6, 6, 18]
     assert history.limited == 3
     history.begin()
     assert history.limited == 0
@@ -52,7 +54,7 @@ def test_steps_that_share_nothing_leave_it_alone() -> None:
 
 def test_updates_that_were_zero_set_no_limit() -> None:
     history = NormHistory(UpdateClipping(multiple=2, window=2))
-    assert _noted(history, 0, 0, 1) == [np.inf, np.inf, np.inf]
+    assert _noted(history, 0, 0, 1) == [NO_LIMIT, NO_LIMIT, NO_LIMIT]
 
 
 @pytest.mark.parametrize("eagerly", [False, True])

@@ -124,6 +124,20 @@ def test_a_dataset_with_sharding_off_is_each_workers_own() -> None:
         assert shard["x"] is dataset
 
 
+def test_a_layer_that_goes_on_from_batch_to_batch_has_all_of_its_own_data() -> None:
+    recurrent = keras.layers.Bidirectional(keras.layers.GRU(2, stateful=True))
+    model = keras.Sequential([keras.Input(batch_shape=(2, 3, 1)), recurrent])
+    x = np.zeros((8, 3, 1))
+    with pytest.raises(errors.UnsupportedModel, match=r"(?s)ward_gru.*AutoShardPolicy.OFF"):
+        shard_fit_arguments({"self": model, "x": x, "y": x}, 0, 2)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    own = tf.data.Dataset.from_tensor_slices(x).batch(2).with_options(options)
+    arguments = {"self": model, "x": own}
+    shard_fit_arguments(arguments, 0, 2)
+    assert arguments["x"] is own
+
+
 class _Batches(keras.utils.PyDataset):
     def __len__(self) -> int:
         return 7

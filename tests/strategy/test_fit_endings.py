@@ -6,6 +6,7 @@ The cases are those of tests/support/scripts/fit_endings.py, one job for each mo
 from __future__ import annotations
 
 import functools
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,25 @@ def test_fits_in_a_row_that_fail_before_they_start_all_fail_on_all(mode: str) ->
         assert result["learns"]
         assert result["workers"], "each trained alone"
     assert first["digest"] == second["digest"]
+
+
+@both_modes
+def test_a_fit_in_a_callback_is_refused_in_the_last_epoch_and_after_it_too(mode: str) -> None:
+    first, second = results(mode, "fits_in_a_callback")
+    for result in (first, second):
+        assert set(result["raised"]) == {"on_epoch_end", "on_train_end"}
+        for words in result["raised"].values():
+            assert "call no fit in a callback of another one" in words
+        assert result["learns"]
+    assert first["digest"] == second["digest"]
+
+
+@both_modes
+def test_a_train_step_that_shares_nothing_is_refused(mode: str) -> None:
+    for result in results(mode, "a_train_step_assigns_all_itself"):
+        assert re.match(r"(UnsupportedModel|FitFailed): .*train_step changes ", result["raised"])
+        assert "self.optimizer.apply(gradients, variables)" in result["raised"]
+        assert result["learns"]
 
 
 @both_modes

@@ -18,6 +18,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import keras_strom
 from tests.support.digest import digest
@@ -295,6 +296,57 @@ for _where, _method in FAILING.items():
 @case
 def worker_1_fails_before_the_start_three_times(place: Place) -> dict[str, Any]:
     return fails(place, 1, "on_train_begin", times=3)
+
+
+class FitsAnother(keras.callbacks.Callback):
+    """Trains a probe in one of its methods, once."""
+
+    def __init__(self, place: Place, method: str) -> None:
+        super().__init__()
+
+        def fit(*_: Any, **__: Any) -> None:
+            place.model().fit(*data(), batch_size=8, verbose=0)
+
+        setattr(self, method, fit)
+
+
+@case
+def fits_in_a_callback(place: Place) -> dict[str, Any]:
+    raised = {}
+    for method in ("on_epoch_end", "on_train_end"):
+        model = place.model()
+        try:
+            model.fit(*data(), batch_size=8, verbose=0, callbacks=[FitsAnother(place, method)])
+        except keras_strom.errors.StromError as error:
+            raised[method] = str(error)
+    return {"raised": raised, "learns": learns(model), "digest": digest(model.get_weights())}
+
+
+class AssignsItself(keras.Model):  # type: ignore[misc]
+    """Whose `train_step` has no optimizer change its weights."""
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        variables = [one.value for one in self.trainable_variables]
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return {"loss": loss}
+
+
+@case
+def a_train_step_assigns_all_itself(place: Place) -> dict[str, Any]:
+    with place.strategy.scope():
+        x = keras.Input((6,))
+        model = AssignsItself(x, keras.layers.Dense(3)(x))
+        model.compile("sgd", "mse")
+    raised = ""
+    try:
+        model.fit(*data(), batch_size=8, verbose=0)
+    except keras_strom.errors.StromError as error:
+        raised = f"{type(error).__name__}: {error}"
+    return {"raised": raised, "learns": learns(place.model())}
 
 
 @case
