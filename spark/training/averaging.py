@@ -50,8 +50,8 @@ class ParameterAveraging(TrainingMethod):
         aggregation_depth: levels of the tree that adds up; more take load off the driver where
             there are many workers.
         save_updater: average the optimizer's state as well (momentum and the like); False = every
-            round begins with a new optimizer at the learning rate of the steps so far, which halves
-            what travels, or more.
+            round begins with a new optimizer at the learning rate of the steps so far, with the
+            loss scale of the rounds before; this halves what travels, or more.
 
     Raises:
         InvalidOption: a value that makes no sense.

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_strom import errors
-from keras_strom.sharing.optimizers import parts_of
+from keras_strom.sharing.optimizers import parts_of, scales_loss
 
 from ..inference.prediction import examples, metric_results, metric_state, zeros
 from ..inference.serialization import known_to_keras
@@ -31,7 +31,7 @@ class State:
 
     Attributes:
         weights: of the model.
-        optimizer: of its optimizer: all variables, or the learning rates alone.
+        optimizer: of its optimizer: all variables, or learning rates and loss scale alone.
         step: how many steps have been trained.
     """
 
@@ -46,7 +46,8 @@ class LocalModel:
     Args:
         plan: what is trained.
         save_updater: whether the optimizer's state belongs to the model's; without it every round
-            begins with a new optimizer, at the learning rate of the steps trained so far.
+            begins with a new optimizer, at the learning rate of the steps trained so far and the
+            loss scale that these have found.
 
     Raises:
         UnsupportedModel: a model whose training has a state that is not seen here.
@@ -96,16 +97,14 @@ class LocalModel:
         """Takes over, in the driver, what a round's `values` came to; `step` steps are done."""
         count = len(self.model.weights)
         _assign(self.model.weights, values[:count])
-        if self._save_updater:
-            _assign(self._travelling(), values[count:])
-        else:
+        _assign(self._returning(), values[count:])
+        if not self._save_updater:
             for rule in parts_of(self.model.optimizer):
                 rule.iterations.assign(self._steps_before + step)
 
     def values(self) -> list[Array]:
-        """What is averaged after a round: the weights, and the optimizer's state if it is kept."""
-        variables = [*self.model.weights, *(self._travelling() if self._save_updater else ())]
-        return [_value(one) for one in variables]
+        """What is averaged after a round: the weights, and what is kept of the optimizer's state."""
+        return [_value(one) for one in (*self.model.weights, *self._returning())]
 
     def seed(self, *entropy: int) -> None:
         """Makes all randomness of a round (dropout, augmentation) a function of some numbers."""
@@ -136,7 +135,19 @@ class LocalModel:
         if self._save_updater:
             return list(optimizer.variables)
         rates = [rule._learning_rate for rule in parts_of(optimizer)]
-        return [rate for rate in rates if isinstance(rate, keras.Variable)]
+        rates = [rate for rate in rates if isinstance(rate, keras.Variable)]
+        return [*rates, *self._returning()]
+
+    def _returning(self) -> list[Any]:
+        """Those of them that the steps of a round change, for the next one.
+
+        A loss scale falls by half in a step whose gradients overflow, which changes no weight: were
+        it new in every round, a round might be over before it has fallen far enough.
+        """
+        optimizer = self.model.optimizer
+        if self._save_updater:
+            return list(optimizer.variables)
+        return [optimizer.dynamic_scale, optimizer.step_counter] if scales_loss(optimizer) else []
 
     def _dropped(self) -> list[Any]:
         """The optimizer's variables that are new in every round."""

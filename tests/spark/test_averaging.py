@@ -34,12 +34,11 @@ from keras_strom.spark.data.exported import ExportedData  # noqa: E402
 from keras_strom.spark.data.parquet import from_parquet  # noqa: E402
 from keras_strom.spark.data.passes import Passes, Stretch, stretches  # noqa: E402
 from keras_strom.spark.inference.serialization import pack  # noqa: E402
-from keras_strom.spark.runner.slots import Size  # noqa: E402
-from keras_strom.spark.runner.timeline import DRIVER, Recorder  # noqa: E402
+from keras_strom.spark.runner.timeline import DRIVER  # noqa: E402
 from keras_strom.spark.training.contribution import Contribution, add  # noqa: E402
 from keras_strom.spark.training.local_model import LocalModel  # noqa: E402
-from keras_strom.spark.training.method import TrainingJob  # noqa: E402
 from keras_strom.spark.training.worker_training import Code, TrainingPlan  # noqa: E402
+from tests.support.averaging import train_here  # noqa: E402
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -270,31 +269,6 @@ def options(folder: Path | None, /, **others: Any) -> dict[str, Any]:
     }
 
 
-class OneProcess:
-    """Stands for a SparkContext: tasks run here, one after the other, and in no fixed order."""
-
-    _jsc = True  # It has not been stopped.
-
-    def __init__(self, values: Any = ()) -> None:
-        self._values = list(values)
-
-    def broadcast(self, value: Any) -> Any:
-        return types.SimpleNamespace(value=value, destroy=lambda: None)
-
-    def parallelize(self, values: Any, _: int) -> OneProcess:
-        return OneProcess(values)
-
-    def map(self, work: Any) -> OneProcess:
-        return OneProcess(map(work, reversed(self._values)))
-
-    def first(self) -> Any:
-        return self._values[0]
-
-    def treeAggregate(self, zero: Any, one: Any, other: Any, depth: int) -> Any:  # noqa: N802
-        assert one is other
-        return functools.reduce(other, self._values, zero)
-
-
 def plan_of(
     data: ExportedData, model: keras.Model, optimizer: Any, epochs: int = 1
 ) -> TrainingPlan:
@@ -326,17 +300,7 @@ def on_files(
     """The model and the history of a training by averaging, in this process."""
     data = from_parquet(files, Columns(("a", "b", "c"), ("label",)))
     plan = plan_of(data, model or network(), optimizer, epochs)
-    job = TrainingJob(
-        plan=plan,
-        size=Size(workers=workers),
-        spark=types.SimpleNamespace(sparkContext=OneProcess()),
-        network=None,
-        max_failures=None,
-        start_timeout=600.0,
-        rows=None,
-        recorder=Recorder(),
-    )
-    trained = method.train(job)
+    trained = train_here(plan, method, workers)
     # Not compiled anew, so with its optimizer's state.
     whole = pack(model or network()).trained(trained.file, trained.suffix)
     return whole.load(), trained.history
