@@ -184,9 +184,9 @@ class _Driver:
             for begin in range(0, steps, self._method.averaging_frequency):
                 end = min(begin + self._method.averaging_frequency, steps)
                 callbacks.on_train_batch_begin(begin)
-                found = self._round(epoch * steps + begin, epoch * steps + end).counts
-                counts = add_counts(counts, found)
-                logs = self._local.results(counts)
+                found = self._round(epoch * steps + begin, epoch * steps + end)
+                counts = add_counts(counts, found.counts)
+                logs = self._local.results(counts, found.mean_logs())
                 callbacks.on_train_batch_end(end - 1, logs)
                 if model.stop_training:
                     break
@@ -224,7 +224,7 @@ class _Driver:
         with self._broadcast(weights) as state:
             work = functools.partial(evaluate_share, self._payload, state, rows, size)
             whole = self._run(work, size)
-        logs = self._local.results(whole.counts)
+        logs = self._local.results(whole.counts, whole.mean_logs())
         callbacks.on_test_end(logs)
         return {f"val_{name}": value for name, value in logs.items()}
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..data.exported import TRAIN, VALIDATION
 from ..data.passes import ChunkCache, Passes, Stretch, batches, stretches
 from ..inference.prediction import BroadcastPayload
 from ..runner.timeline import Recorder
-from .contribution import Contribution, add_counts
+from .contribution import Contribution, add
 from .local_model import LocalModel, State
 from .worker_training import TrainingPlan
 
@@ -74,7 +73,7 @@ def train_round(
     local.begin_round(state.value)
     local.seed(plan.seed, rank, begin)
     data = batches(plan.data, parts, plan.batch_size, local.code.transformation_fn)
-    local.model.fit(data, shuffle=False, verbose=0)
+    logs = local.fit(data)
     values, counts = local.values(), local.counts()
     recorder.leave()
     return Contribution(
@@ -82,6 +81,7 @@ def train_round(
         examples=sum(len(arrays[0]) for arrays in parts),
         values=values,
         counts=counts,
+        logs=logs,
         phases=tuple(recorder.phases),
     )
 
@@ -109,16 +109,18 @@ def evaluate_share(
     row_bytes = max(1, plan.data.size_bytes(VALIDATION) // plan.data.rows(VALIDATION))
     held = min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes)
     at_once = max(1, held // plan.val_batch_size) * plan.val_batch_size
-    counts: Sequence[Any] = ()
+    whole: Contribution | None = None
     for begin in range(0, share, at_once):
         part = passes.take(Stretch(0, begin, min(begin + at_once, share)))
         data = batches(plan.data, [part], plan.val_batch_size, local.code.transformation_fn)
-        local.model.evaluate(data, verbose=0)
-        counts = add_counts(counts, local.counts())
+        logs = local.evaluate(data)
+        counted = Contribution(
+            rank=rank, examples=len(part[0]), values=(), counts=local.counts(), logs=logs
+        )
+        whole = add(whole, counted)
     recorder.leave()
-    return Contribution(
-        rank=rank, examples=share, values=(), counts=counts, phases=tuple(recorder.phases)
-    )
+    assert whole is not None, "a share has rows"
+    return dataclasses.replace(whole, phases=tuple(recorder.phases))
 
 
 @dataclasses.dataclass(frozen=True)

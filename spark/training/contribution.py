@@ -10,7 +10,7 @@ what one gives.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ class Contribution:
         values: of the variables; in a sum, numbers are float64 and weighed by the examples. What
             cannot be averaged (whole numbers, Booleans) is that of `rank`.
         counts: what the metrics have counted; they just add up.
+        logs: what the last step of the user's own has returned; in a sum weighed by the examples.
+            None = Keras's own step.
         phases: what the workers did, and when.
         is_sum: whether `values` are weighed.
 
@@ -45,6 +47,7 @@ class Contribution:
     examples: int
     values: Sequence[Array]
     counts: Sequence[Array] = ()
+    logs: Mapping[str, float] | None = None
     phases: tuple[Phase, ...] = ()
     is_sum: bool = False
 
@@ -53,6 +56,12 @@ class Contribution:
         if not self.is_sum:
             return list(self.values)
         return [one / self.examples if is_averaged(one) else one for one in self.values]
+
+    def mean_logs(self) -> Mapping[str, float] | None:
+        """The logs' averages over all examples."""
+        if self.logs is None or not self.is_sum:
+            return self.logs
+        return {name: value / self.examples for name, value in self.logs.items()}
 
 
 def add(one: Contribution | None, other: Contribution | None) -> Contribution | None:
@@ -68,6 +77,7 @@ def add(one: Contribution | None, other: Contribution | None) -> Contribution | 
             for a, b in zip(_weighed(first), _weighed(second), strict=True)
         ],
         counts=add_counts(first.counts, second.counts),
+        logs=_add_logs(first, second),
         phases=(*first.phases, *second.phases),
         is_sum=True,
     )
@@ -91,3 +101,15 @@ def _weighed(contribution: Contribution) -> Sequence[Array]:
         one.astype(np.float64) * contribution.examples if is_averaged(one) else one
         for one in contribution.values
     ]
+
+
+def _add_logs(one: Contribution, other: Contribution) -> Mapping[str, float] | None:
+    """Of what both have: a step need not return the same each time."""
+    if one.logs is None or other.logs is None:
+        return None
+    weights = [1 if each.is_sum else each.examples for each in (one, other)]
+    return {
+        name: weights[0] * value + weights[1] * other.logs[name]
+        for name, value in one.logs.items()
+        if name in other.logs
+    }

@@ -7,7 +7,7 @@ variable of the other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -63,8 +63,7 @@ class LocalModel:
         # Metrics and layers have variables once they have seen a batch.
         columns, specs = plan.data.columns, plan.data.specs
         arrays = {name: zeros(specs[name], 2) for name in columns.names}
-        self.model.test_on_batch(*examples(columns, arrays, self.code.transformation_fn))
-        self.model.reset_metrics()
+        _build(self.model, examples(columns, arrays, self.code.transformation_fn))
         self.model.optimizer.build(self.model.trainable_variables)
         # A compiled model may bring an optimizer that has trained before.
         self._steps_before = max(int(rule.iterations) for rule in parts_of(self.model.optimizer))
@@ -103,7 +102,7 @@ class LocalModel:
                 rule.iterations.assign(self._steps_before + step)
 
     def values(self) -> list[Array]:
-        """What is averaged after a round: the weights, and what is kept of the optimizer's state."""
+        """What is averaged after a round: weights, and what is kept of the optimizer's state."""
         return [_value(one) for one in (*self.model.weights, *self._returning())]
 
     def seed(self, *entropy: int) -> None:
@@ -120,14 +119,55 @@ class LocalModel:
         """What the metrics have counted since their reset."""
         return [_value(one).astype(np.float64) for one in metric_state(self.model)]
 
-    def results(self, counts: Sequence[Array]) -> dict[str, Any]:
-        """What the metrics say of such counts."""
+    def results(
+        self, counts: Sequence[Array], logs: Mapping[str, float] | None = None
+    ) -> dict[str, Any]:
+        """What is logged of a training or an evaluation.
+
+        Args:
+            counts: of the metrics.
+            logs: what a step of the user's own has returned, which stands for metrics that have
+                counted nothing: it need not use them. None = Keras's own step, which does.
+        """
         _assign(metric_state(self.model), counts)
-        return metric_results(self.model)
+        results = metric_results(self.model)
+        if logs is None:
+            return results
+        counted = {name: results[name] for name in results if name not in self._uncounted()}
+        return {**logs, **counted}
+
+    def fit(self, batches: Any) -> Mapping[str, float] | None:
+        """Trains a step on each of the batches.
+
+        Returns:
+            The numbers that the last step of the user's own has returned; None = Keras's own.
+        """
+        returned = self._returned_by("train_step")
+        self.model.fit(batches, shuffle=False, verbose=0, callbacks=returned)
+        return returned[0].logs if returned else None
+
+    def evaluate(self, batches: Any) -> Mapping[str, float] | None:
+        """As `fit`, of an evaluation."""
+        returned = self._returned_by("test_step")
+        self.model.evaluate(batches, verbose=0, callbacks=returned)
+        return returned[0].logs if returned else None
 
     def finish(self) -> None:
         """Ends the training, as Keras's `fit` does: averages of the weights take their place."""
         self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
+
+    def _returned_by(self, step: str) -> list[_Returned]:
+        own = getattr(type(self.model), step) is not getattr(keras.Model, step)
+        return [_Returned()] if own else []
+
+    def _uncounted(self) -> set[str]:
+        """The names of metrics that have counted nothing."""
+        names: set[str] = set()
+        for metric in self.model.metrics:
+            if not any(_value(one).any() for one in metric.variables):
+                result = metric.result()
+                names |= set(result) if isinstance(result, Mapping) else {metric.name}
+        return names
 
     def _travelling(self) -> list[Any]:
         """The optimizer's variables that every round begins with."""
@@ -166,6 +206,29 @@ class LocalModel:
         optimizer.finalize_variable_values = _leave_as_they_are
 
 
+class _Returned(keras.callbacks.Callback):  # type: ignore[misc]
+    """Keeps the numbers that the last step has returned.
+
+    Those that `fit` and `evaluate` return are the metrics', where their names are the same.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs: Mapping[str, float] = {}
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """A step has been trained."""
+        self.logs = {
+            name: float(value)
+            for name, value in (logs or {}).items()
+            if isinstance(value, int | float)
+        }
+
+    def on_test_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """A batch has been evaluated."""
+        self.on_train_batch_end(batch, logs)
+
+
 class _Shifted(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
     """A schedule for an optimizer that counts from 0 again: `begin` says where it really is."""
 
@@ -184,6 +247,20 @@ def _shift_schedules(optimizer: Any) -> list[_Shifted]:
             rule._learning_rate = _Shifted(rule._learning_rate)
             found.append(rule._learning_rate)
     return found
+
+
+def _build(model: keras.Model, batch: tuple[Any, ...]) -> None:
+    """Has a model, and what it was compiled with, make their variables, as Keras's `fit` does.
+
+    A step of the user's own takes no part in it: it need not know a loss, nor sample weights.
+    """
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    predicted = model(x, training=False)
+    if model._compile_metrics is not None:
+        model.compute_metrics(x, y, predicted, sample_weight=weight)
+    if model.loss is not None:
+        model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight)
+    model.reset_metrics()
 
 
 def _check_optimizers(model: keras.Model, save_updater: bool) -> None:

@@ -19,6 +19,7 @@ from keras_strom.spark.data.columns import Columns
 from keras_strom.spark.data.exported import ExportedData
 from keras_strom.spark.data.parquet import from_parquet
 from keras_strom.spark.inference.serialization import PackedModel, pack
+from keras_strom.spark.training.contribution import Contribution, add
 from keras_strom.spark.training.worker_training import Code, TrainingPlan
 from tests.support.averaging import train_here
 
@@ -26,15 +27,32 @@ ROWS = 48
 COLUMNS = Columns(("x",), ("label",))
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> ExportedData:
-    """Points of a plane, also to validate on: 3 steps of 8 for each of two workers."""
+def points() -> tuple[Any, Any]:
+    """A plane's: 3 steps of 8 for each of two workers."""
     x = np.random.default_rng(11).normal(size=(ROWS, 3)).astype("float32")
-    y = (x @ [1.0, -2.0, 0.5]).astype("float32")
-    folder = tmp_path_factory.mktemp("points")
+    return x, (x @ [1.0, -2.0, 0.5]).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of a Parquet file of the points."""
+    x, y = points()
+    made = tmp_path_factory.mktemp("points")
     table = pa.table({"x": pa.array(list(x), pa.list_(pa.float32(), 3)), "label": y})
-    pq.write_table(table, folder / "points.parquet", row_group_size=ROWS // 4)
-    return from_parquet(str(folder), COLUMNS)
+    pq.write_table(table, made / "points.parquet", row_group_size=ROWS // 2)
+    return str(made)
+
+
+@pytest.fixture(scope="module")
+def data(folder: str) -> ExportedData:
+    """To train on."""
+    return from_parquet(folder, COLUMNS)
+
+
+@pytest.fixture(scope="module")
+def validated(folder: str) -> ExportedData:
+    """To train and to validate on."""
+    return from_parquet(folder, COLUMNS, validation=folder)
 
 
 def plan_of(data: ExportedData, model: PackedModel, **others: Any) -> TrainingPlan:
@@ -83,3 +101,120 @@ def test_a_loss_scale_that_overflows_falls_over_the_rounds(
     trained = train_here(plan_of(data, packed, epochs=8), method)
     left = packed.trained(trained.file, trained.suffix).load()
     assert any((a != b).any() for a, b in zip(before, left.get_weights(), strict=True))
+
+
+# ---------------------------------------------------------------- steps of one's own
+
+
+class OwnSteps(keras.Sequential):  # type: ignore[misc]
+    """Trains and validates without Keras's metrics, which so count nothing."""
+
+    names = ("loss", "twice")
+
+    def train_step(self, data: Any) -> Any:
+        import tensorflow as tf
+
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.squeeze(self(x, training=True), -1) - y) ** 2)
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        return dict(zip(self.names, (loss, 2 * loss), strict=False))
+
+    def test_step(self, data: Any) -> Any:
+        import tensorflow as tf
+
+        x, y = data
+        return {"loss": tf.reduce_mean((tf.squeeze(self(x), -1) - y) ** 2)}
+
+
+class OwnLoss(OwnSteps):
+    """Its only value has a name that a metric of Keras's has as well."""
+
+    names = ("loss",)
+
+
+def own_steps(kind: type[OwnSteps], rate: float) -> PackedModel:
+    def make() -> keras.Model:
+        zeros = keras.layers.Dense(1, kernel_initializer="zeros")
+        model = kind([keras.Input((3,)), zeros])
+        model.compile(keras.optimizers.SGD(rate), "mse")
+        return model
+
+    return pack(model_fn=make)
+
+
+class OwnTrainStep(keras.Model):  # type: ignore[misc]
+    """A variational autoencoder's manner: compiled with an optimizer alone, and not evaluated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+        self.tracker = keras.metrics.Mean(name="reconstruction")
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> Any:
+        import tensorflow as tf
+
+        x, *_ = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) - x) ** 2)
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        self.tracker.update_state(loss)
+        return {"reconstruction": self.tracker.result()}
+
+
+def test_a_model_without_a_loss_trains_by_its_own_train_step(folder: str) -> None:
+    def make() -> keras.Model:
+        model = OwnTrainStep()
+        model.compile(keras.optimizers.SGD(0.1))
+        return model
+
+    plan = plan_of(from_parquet(folder, Columns(("x",), ())), pack(model_fn=make), epochs=3)
+    history = train_here(plan, ParameterAveraging(averaging_frequency=2)).history
+    assert set(history) == {"reconstruction"}
+    assert history["reconstruction"] == sorted(history["reconstruction"], reverse=True)
+
+
+@pytest.mark.parametrize("kind", [OwnSteps, OwnLoss])
+def test_what_a_step_of_one_s_own_returns_is_averaged_over_the_workers(
+    validated: ExportedData, kind: type[OwnSteps]
+) -> None:
+    method = ParameterAveraging(averaging_frequency=3)
+    plan = plan_of(validated, own_steps(kind, rate=0.0))
+    history = train_here(plan, method).history
+    _, y = points()
+    # Each worker's last step, and each one's last batch of its half.
+    last = [float((y[rows] ** 2).mean()) for rows in (slice(16, 24), slice(40, 48))]
+    mean = pytest.approx(sum(last) / 2, rel=1e-5)
+    assert set(history) == {*kind.names, "val_loss"}
+    assert history["loss"] == [mean]
+    assert history["val_loss"] == [mean]
+    if "twice" in kind.names:
+        assert history["twice"] == [pytest.approx(sum(last), rel=1e-5)]
+
+
+def test_early_stopping_sees_the_loss_of_a_step_of_one_s_own(data: ExportedData) -> None:
+    code = Code(callbacks=lambda: [keras.callbacks.EarlyStopping("loss", patience=1)]).pickled()
+    plan = plan_of(data, own_steps(OwnLoss, rate=0.05), code=code, epochs=4)
+    losses = train_here(plan, ParameterAveraging(averaging_frequency=3)).history["loss"]
+    assert len(losses) == 4
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_logs_are_weighed_by_examples_and_those_of_one_worker_are_left_out() -> None:
+    made = [
+        Contribution(rank=rank, examples=examples, values=(), logs=logs)
+        for rank, examples, logs in [(0, 1, {"a": 1.0, "b": 9.0}), (1, 3, {"a": 5.0})]
+    ]
+    assert made[1].mean_logs() == {"a": 5.0}
+    for pair in (made, made[::-1]):
+        both = add(*pair)
+        assert both is not None
+        assert both.mean_logs() == {"a": 4.0}
+        whole = add(both, Contribution(rank=2, examples=4, values=(), logs={"a": 0.0}))
+        assert whole is not None
+        assert whole.mean_logs() == {"a": 2.0}
