@@ -14,7 +14,7 @@ import json
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,14 @@ class PackedModel:
     suffix: str = MODEL
 
     def load(self) -> keras.Model:
-        """A new model, compiled where one has said how."""
+        """A new model, compiled where one has said how.
+
+        Keras's global dtype policy is that of `pack` meanwhile: layers that a function makes have
+        it, and by it `compile` decides whether mixed precision needs a loss scale. Afterwards it is
+        what it was before, whatever the function has set.
+        """
         code: _Code = loads(self.code)
-        with known_to_keras(code.custom_objects):
+        with known_to_keras(code.custom_objects), _dtype_policy(code.dtype_policy):
             if code.model_fn is None:
                 model = _load_file(self.file, compiled=code.compiling is None)
             else:
@@ -130,6 +135,7 @@ def pack(
         custom_objects=objects,
         compiling=frozen,
         undecayed=_exempted(getattr(model, "optimizer", None)),
+        dtype_policy=keras.dtype_policies.serialize(keras.config.dtype_policy()),
     )
     packed = PackedModel(_pickled(code), file)
     if model is not None:
@@ -169,6 +175,8 @@ class _Code:
     compiling: Any  # Frozen arguments of `compile`; None = the model's own.
     example: Any = None
     undecayed: Sequence[str | None] = ()  # By the model's own optimizer, as `_exempted` has it.
+    # The global one, as Keras serialises it; None = an earlier version's, which did not note it.
+    dtype_policy: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,6 +293,18 @@ def known_to_keras(objects: Mapping[str, Any]) -> contextlib.AbstractContextMana
             keras.saving.register_keras_serializable(package, own)(one)
             _brought[name] = one
     return keras.saving.custom_object_scope(dict(objects))  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _dtype_policy(serialized: Any) -> Iterator[None]:
+    """A block with this global dtype policy of Keras's; None = with the one that there is."""
+    before = keras.config.dtype_policy()
+    try:
+        if serialized is not None:
+            keras.config.set_dtype_policy(keras.dtype_policies.deserialize(serialized))
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 # What `known_to_keras` has registered; a later class of the same name takes its place.

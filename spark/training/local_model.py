@@ -80,23 +80,23 @@ class LocalModel:
 
     def assign_weights(self, state: State) -> None:
         """Takes over a state's weights."""
-        _assign(self.model.weights, state.weights)
+        _assign("weights", self.model.weights, state.weights)
 
     def begin_round(self, state: State) -> None:
         """Takes over all of a state, to train on from it."""
         if self._fresh is None:
             self._prepare_rounds()
         self.assign_weights(state)
-        _assign(self._dropped(), self._fresh or ())
-        _assign(self._travelling(), state.optimizer)
+        _assign("optimizer state", self._dropped(), self._fresh or ())
+        _assign("optimizer state", self._travelling(), state.optimizer)
         for schedule in self._shifted:
             schedule.begin.assign(self._steps_before + state.step)
 
     def end_round(self, values: Sequence[Array], step: int) -> None:
         """Takes over, in the driver, what a round's `values` came to; `step` steps are done."""
         count = len(self.model.weights)
-        _assign(self.model.weights, values[:count])
-        _assign(self._returning(), values[count:])
+        _assign("weights", self.model.weights, values[:count])
+        _assign("optimizer state", self._returning(), values[count:])
         if not self._save_updater:
             for rule in parts_of(self.model.optimizer):
                 rule.iterations.assign(self._steps_before + step)
@@ -129,7 +129,7 @@ class LocalModel:
             logs: what a step of the user's own has returned, which stands for metrics that have
                 counted nothing: it need not use them. None = Keras's own step, which does.
         """
-        _assign(metric_state(self.model), counts)
+        _assign("metric state", metric_state(self.model), counts)
         results = metric_results(self.model)
         if logs is None:
             return results
@@ -296,6 +296,13 @@ def _value(variable: Any) -> Array:
     return np.asarray(keras.ops.convert_to_numpy(variable))
 
 
-def _assign(variables: Sequence[Any], values: Sequence[Array]) -> None:
+def _assign(what: str, variables: Sequence[Any], values: Sequence[Array]) -> None:
+    if len(variables) != len(values):
+        raise errors.UnsupportedModel(
+            f"the model has {len(variables)} variables as {what} here, and {len(values)} in the "
+            "process that this state comes from: driver and executors must make the same model, so "
+            "model_fn must not depend on where it runs, and no layer, optimizer or metric may make "
+            "its variables later than the model's first call"
+        )
     for variable, value in zip(variables, values, strict=True):
         variable.assign(keras.ops.cast(value, variable.dtype))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
+import cloudpickle
 import keras
 import numpy as np
 import pytest
@@ -14,12 +16,14 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from keras_strom import errors
 from keras_strom.spark import ParameterAveraging
 from keras_strom.spark.data.columns import Columns
 from keras_strom.spark.data.exported import ExportedData
 from keras_strom.spark.data.parquet import from_parquet
 from keras_strom.spark.inference.serialization import PackedModel, pack
 from keras_strom.spark.training.contribution import Contribution, add
+from keras_strom.spark.training.local_model import LocalModel
 from keras_strom.spark.training.worker_training import Code, TrainingPlan
 from tests.support.averaging import train_here
 
@@ -218,3 +222,76 @@ def test_logs_are_weighed_by_examples_and_those_of_one_worker_are_left_out() -> 
         whole = add(both, Contribution(rank=2, examples=4, values=(), logs={"a": 0.0}))
         assert whole is not None
         assert whole.mean_logs() == {"a": 2.0}
+
+
+# ---------------------------------------------------------------- dtype policies
+
+
+@pytest.fixture
+def float32() -> Iterator[None]:
+    """Puts back the policy that a test has left."""
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+def is_scaled(model: keras.Model) -> bool:
+    return isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def test_a_model_is_loaded_under_the_dtype_policy_that_it_was_packed_under(float32: None) -> None:
+    compiled = plane()
+    keras.config.set_dtype_policy("mixed_float16")
+    functional = plane()
+    functional.compile("sgd", "mse")
+    packed = [
+        pack(functional),
+        pack(plane(), compiling={"optimizer": "sgd", "loss": "mse"}),
+        pack(model_fn=plane, compiling={"optimizer": "sgd", "loss": "mse"}),
+    ]
+    keras.config.set_dtype_policy("float32")
+    compiled.compile("sgd", "mse")
+    packed.append(pack(compiled))
+    for here in ("float32", "mixed_bfloat16"):
+        keras.config.set_dtype_policy(here)
+        loaded = [one.load() for one in packed]
+        assert keras.config.dtype_policy().name == here
+        assert [is_scaled(one) for one in loaded] == [True, True, True, False]
+        layers = [one.layers[-1].dtype_policy.name for one in loaded]
+        assert layers == ["mixed_float16"] * 3 + ["float32"]
+
+
+def test_a_policy_that_a_model_fn_sets_ends_with_it(float32: None) -> None:
+    def make() -> keras.Model:
+        keras.config.set_dtype_policy("mixed_float16")
+        return plane()
+
+    packed = pack(model_fn=make, compiling={"optimizer": "sgd", "loss": "mse"})
+    assert is_scaled(packed.load())
+    assert keras.config.dtype_policy().name == "float32"
+
+    def fail() -> keras.Model:
+        make()
+        raise RuntimeError("no model")
+
+    with pytest.raises(RuntimeError, match="no model"):
+        pack(model_fn=fail).load()
+    assert keras.config.dtype_policy().name == "float32"
+
+
+def test_a_model_that_was_packed_without_a_policy_loads_under_the_one_here(float32: None) -> None:
+    packed = pack(model_fn=plane, compiling={"optimizer": "sgd", "loss": "mse"})
+    code = cloudpickle.loads(packed.code)
+    del vars(code)["dtype_policy"]  # As an earlier version has pickled it.
+    packed = dataclasses.replace(packed, code=cloudpickle.dumps(code))
+    keras.config.set_dtype_policy("mixed_float16")
+    assert is_scaled(packed.with_example(np.zeros((1, 3))).load())
+
+
+def test_a_state_of_another_model_says_what_differs(data: ExportedData) -> None:
+    def local(model: keras.Model) -> LocalModel:
+        packed = pack(model, compiling={"optimizer": "sgd", "loss": "mse"})
+        return LocalModel(plan_of(data, packed), save_updater=True)
+
+    state = local(plane(use_bias=False)).state(0)
+    with pytest.raises(errors.UnsupportedModel, match="2 variables as weights here, and 1 in"):
+        local(plane()).begin_round(state)
