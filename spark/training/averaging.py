@@ -204,7 +204,7 @@ class _Driver:
         with self._broadcast(self._local.state(begin)) as state:
             work = functools.partial(train_round, self._payload, state, begin, end)
             whole = self._run(work, self._workers)
-        self._local.end_round(whole.means(), end)
+        self._local.end_round(whole.means(), end - begin)
         self._step = end
         return whole
 

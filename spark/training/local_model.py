@@ -32,12 +32,15 @@ class State:
     Attributes:
         weights: of the model.
         optimizer: of its optimizer: all variables, or learning rates and loss scale alone.
-        step: how many steps have been trained.
+        step: how many steps have been trained, by the epochs' count of them.
+        iterations: how many the optimizer has counted: of a training that goes on with another
+            number of workers, other ones, and before the training perhaps.
     """
 
     weights: Sequence[Array]
     optimizer: Sequence[Array]
     step: int
+    iterations: int
 
 
 class LocalModel:
@@ -65,8 +68,6 @@ class LocalModel:
         arrays = {name: zeros(specs[name], 2) for name in columns.names}
         _build(self.model, examples(columns, arrays, self.code.transformation_fn))
         self.model.optimizer.build(self.model.trainable_variables)
-        # A compiled model may bring an optimizer that has trained before.
-        self._steps_before = max(int(rule.iterations) for rule in parts_of(self.model.optimizer))
         self._fresh: list[Array] | None = None
         self._shifted: list[_Shifted] = []
 
@@ -76,6 +77,7 @@ class LocalModel:
             [_value(one) for one in self.model.weights],
             [_value(one) for one in self._travelling()],
             step,
+            self._iterations(),
         )
 
     def assign_weights(self, state: State) -> None:
@@ -90,16 +92,17 @@ class LocalModel:
         _assign("optimizer state", self._dropped(), self._fresh or ())
         _assign("optimizer state", self._travelling(), state.optimizer)
         for schedule in self._shifted:
-            schedule.begin.assign(self._steps_before + state.step)
+            schedule.begin.assign(state.iterations)
 
-    def end_round(self, values: Sequence[Array], step: int) -> None:
-        """Takes over, in the driver, what a round's `values` came to; `step` steps are done."""
+    def end_round(self, values: Sequence[Array], steps: int) -> None:
+        """Takes over, in the driver, what a round of `steps` steps came to."""
         count = len(self.model.weights)
+        iterations = self._iterations() + steps
         _assign("weights", self.model.weights, values[:count])
         _assign("optimizer state", self._returning(), values[count:])
         if not self._save_updater:
             for rule in parts_of(self.model.optimizer):
-                rule.iterations.assign(self._steps_before + step)
+                rule.iterations.assign(iterations)
 
     def values(self) -> list[Array]:
         """What is averaged after a round: weights, and what is kept of the optimizer's state."""
@@ -168,6 +171,9 @@ class LocalModel:
                 result = metric.result()
                 names |= set(result) if isinstance(result, Mapping) else {metric.name}
         return names
+
+    def _iterations(self) -> int:
+        return max(int(rule.iterations) for rule in parts_of(self.model.optimizer))
 
     def _travelling(self) -> list[Any]:
         """The optimizer's variables that every round begins with."""

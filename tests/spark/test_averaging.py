@@ -404,7 +404,7 @@ def test_a_round_without_the_optimizer_s_state_knows_a_schedule_of_one_s_own(fil
     model = pack(network(), compiling=compiling, custom_objects={"OwnSchedule": OwnSchedule})
     plan = dataclasses.replace(plan_of(data, network(), "sgd"), model=model)
     local = LocalModel(plan, save_updater=False)
-    local.begin_round(local.state(3))
+    local.begin_round(dataclasses.replace(local.state(3), iterations=3))
     assert float(local.model.optimizer.learning_rate) == pytest.approx(0.1 / (1 + 0.7 * 3 / 2))
 
 

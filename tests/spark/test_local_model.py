@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -21,10 +22,11 @@ from keras_strom.spark import ParameterAveraging
 from keras_strom.spark.data.columns import Columns
 from keras_strom.spark.data.exported import ExportedData
 from keras_strom.spark.data.parquet import from_parquet
+from keras_strom.spark.data.store import Store
 from keras_strom.spark.inference.serialization import PackedModel, pack
 from keras_strom.spark.training.contribution import Contribution, add
 from keras_strom.spark.training.local_model import LocalModel
-from keras_strom.spark.training.worker_training import Code, TrainingPlan
+from keras_strom.spark.training.worker_training import Code, Trained, TrainingPlan
 from tests.support.averaging import train_here
 
 ROWS = 48
@@ -105,6 +107,51 @@ def test_a_loss_scale_that_overflows_falls_over_the_rounds(
     trained = train_here(plan_of(data, packed, epochs=8), method)
     left = packed.trained(trained.file, trained.suffix).load()
     assert any((a != b).any() for a, b in zip(before, left.get_weights(), strict=True))
+
+
+# ---------------------------------------------------------------- learning rates
+
+
+class Steps(keras.callbacks.Callback):  # type: ignore[misc]
+    """Logs the optimizer's steps and its learning rate; ends the training before an epoch."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.last = last
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self.last:
+            raise KeyboardInterrupt
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["steps"] = int(self.model.optimizer.iterations)
+        logs["weight"] = float(self.model.layers[-1].bias[0])
+
+
+@pytest.mark.parametrize("save_updater", [True, False])
+def test_a_schedule_goes_on_where_it_was_with_another_number_of_workers(
+    data: ExportedData, save_updater: bool, tmp_path: Path
+) -> None:
+    falls = keras.optimizers.schedules.PiecewiseConstantDecay([5], [0.1, 0.0])
+    compiling = {"optimizer": keras.optimizers.SGD(falls), "loss": "mse"}
+    method = ParameterAveraging(averaging_frequency=2, save_updater=save_updater)
+
+    def train(last: int, workers: int) -> Trained:
+        plan = plan_of(
+            data,
+            pack(plane(), compiling=compiling),
+            code=Code(callbacks=lambda: [Steps(last)]).pickled(),
+            epochs=3,
+            run=Store.create(tmp_path / "store").run("one"),
+        )
+        return train_here(plan, method, workers)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(1, workers=1)
+    history = train(-1, workers=2).history
+    assert history["steps"] == [6, 9, 12]
+    # Its learning rate is 0 from step 6 on, and the second epoch's steps would be 3 to 5 anew.
+    assert history["weight"] == [history["weight"][0]] * 3
 
 
 # ---------------------------------------------------------------- steps of one's own
