@@ -255,7 +255,7 @@ def _most_slots(context: SparkContext) -> float:
 def _waits_for(
     context: SparkContext, option: str, wanted: int | None, slots: int, seconds: float
 ) -> str:
-    if wanted is None:
+    if wanted is None or wanted == 1:
         return f"waiting up to {seconds:.0f} s for executors: {context.master} has {slots} slots"
     return (
         f"waiting up to {seconds:.0f} s for executors: {option}={wanted} needs {wanted} slots, and "

@@ -87,8 +87,12 @@ class ParameterAveraging(TrainingMethod):
             )
 
     def choose_size(self, context: SparkContext, wanted: WantedSize, timeout: float) -> Size:
-        """`num_proc`, or every slot; workers beyond the slots take turns."""
-        return Size(workers=wanted.num_proc or choose_workers(context, None, Waiting(timeout)))
+        """`num_proc`, or every slot; workers beyond the slots take turns, on one at least."""
+        waiting = Waiting(timeout)
+        if wanted.num_proc is None:
+            return Size(workers=choose_workers(context, None, waiting))
+        choose_workers(context, 1, waiting)
+        return Size(workers=wanted.num_proc)
 
     def train(self, job: TrainingJob) -> Trained:
         """Trains in rounds; what the callbacks see is the average of all workers."""

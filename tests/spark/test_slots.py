@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from keras_strom import errors
+from keras_strom.spark import ParameterAveraging
 from keras_strom.spark.runner import slots
 from tests.support import standalone
 
@@ -108,6 +109,25 @@ def test_without_a_number_the_first_executor_is_waited_for(monkeypatch: pytest.M
     slots_come(monkeypatch, [])
     with pytest.raises(errors.NotEnoughSlots, match="no executor after 600 s"):
         slots.choose_workers(application, None, slots.Waiting(600.0, print))
+
+
+@pytest.mark.usefixtures("clock")
+def test_averaging_with_more_workers_than_slots_waits_for_the_first_slot_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    application: Any = Application("spark://host:7077")
+    method, wanted = ParameterAveraging(), slots.WantedSize(num_proc=3)
+    slots_come(monkeypatch, [100.0])
+    begin = slots.time.monotonic()
+    assert method.choose_size(application, wanted, 600.0) == slots.Size(workers=3)
+    assert 100.0 <= slots.time.monotonic() - begin < 102.0
+    assert "for executors: spark://host:7077 has 0 slots" in caplog.text
+    slots_come(monkeypatch, [])
+    with pytest.raises(errors.NotEnoughSlots, match="no executor after 8 s"):
+        method.choose_size(application, wanted, 8.0)
+    # There an executor comes once a task waits for it.
+    application = Application("yarn", spark_dynamicAllocation_enabled="true")
+    assert method.choose_size(application, wanted, 8.0) == slots.Size(workers=3)
 
 
 _DRIVER = """
