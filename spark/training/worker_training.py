@@ -6,6 +6,7 @@ backup into the store, in one file, which appears in one piece.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -300,8 +301,22 @@ def logged(history: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def _plain(result: Any) -> Any:
-    """A metric's result: a float, or lists of them where it has several values."""
-    return float(result) if np.ndim(result) == 0 else np.asarray(result, np.float64).tolist()
+    """A metric's result: a float, or lists of them where it has several values.
+
+    What a callback has logged that is no number stays as it is, or is its text where JSON cannot
+    have it.
+    """
+    if not isinstance(result, str | bytes):  # Some of which `float` would read.
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            if np.ndim(result) == 0:
+                return float(result)
+            if np.asarray(result).dtype.kind not in "OSU":
+                return np.asarray(result, np.float64).tolist()
+    try:
+        json.dumps(result)
+    except (TypeError, ValueError, RecursionError):
+        return str(result)
+    return result
 
 
 def leave(plan: TrainingPlan, model: keras.Model, history: dict[str, list[Any]]) -> Trained:

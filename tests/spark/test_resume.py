@@ -34,7 +34,14 @@ from keras_strom.spark.estimator.estimator import (
 )
 from keras_strom.spark.inference.dry_run import dry_run
 from keras_strom.spark.inference.serialization import pack
-from keras_strom.spark.training.worker_training import Backup, Code, TrainingPlan, leave, train
+from keras_strom.spark.training.worker_training import (
+    Backup,
+    Code,
+    TrainingPlan,
+    leave,
+    logged,
+    train,
+)
 from tests.support.scripts import resumed_estimators as script
 
 DEADLINE = 300.0
@@ -187,6 +194,49 @@ def test_a_backup_has_the_cycles_of_the_joint_model(tmp_path: Path) -> None:
     assert len(backup(goes_on, "second").before["loss"]) == 1
     assert goes_on.joint_cycles == 7
     assert len(backup(None, "third").before["loss"]) == 1
+
+
+class Logs(keras.callbacks.Callback):  # type: ignore[misc]
+    """Logs something in each epoch."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self._value = value
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["note"] = self._value
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("good", "good"),
+        ("1.5", "1.5"),
+        (None, None),
+        (["a", None], ["a", None]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
+        ({"best": 3}, {"best": 3}),
+        (b"good", "b'good'"),
+        (Path("best.keras"), "best.keras"),
+        (np.float32(0.5), 0.5),
+        (np.array([1, 2], np.int32), [1.0, 2.0]),
+    ],
+)
+def test_what_a_callback_logs_need_not_be_a_number(
+    value: Any, expected: Any, tmp_path: Path
+) -> None:
+    run = Store(str(tmp_path / "store")).run("run")
+    made = Backup(run, tmp_path)
+    made.fetch()
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rows = np.ones((4, 1)), np.ones(4)
+    fitted = model.fit(*rows, callbacks=[Logs(value), made], verbose=0)
+    assert logged(fitted.history)["note"] == [expected]
+    (tmp_path / "again").mkdir()
+    again = Backup(run, tmp_path / "again")
+    again.fetch()
+    assert again.before["note"] == [expected]
 
 
 @pytest.mark.parametrize(("begin", "losses"), [(0, [4.0, 3.0, 2.0, 1.0]), (3, [9.0, 8.0, 4.0])])
