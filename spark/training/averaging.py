@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -257,12 +258,19 @@ class _Driver:
 
         work = functools.partial(initial_state, self._payload)
         with _explained():
-            drawn: State = self._context.parallelize([0], 1).map(work).first()
+            drawn: State = self._context.parallelize([-1], 1).map(work).first()
         self._local.assign_weights(drawn)
 
     def _steps_per_epoch(self) -> int:
         plan = self._plan
         return plan.train_steps_per_epoch or plan.data.steps(self._workers, plan.batch_size)
+
+
+# What a task has raised that knew where it was; the traceback follows.
+_TOLD = (
+    r"^keras_strom\.errors\.WorkerFailed: "
+    r"(?:worker (?P<rank>\d+)|a worker without a rank) on (?P<host>\S+) failed: "
+)
 
 
 @contextlib.contextmanager
@@ -279,7 +287,11 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        text = str(error)
+        if told := re.search(_TOLD, text, re.MULTILINE):
+            rank, host = int(told["rank"] or -1), told["host"]
+            raise errors.WorkerFailed(rank, host, root_cause(text[told.end() :])[1]) from None
         explained = explain(error)
         if explained is error:
-            explained = errors.WorkerFailed(-1, *root_cause(str(error)))
+            explained = errors.WorkerFailed(-1, *root_cause(text))
         raise explained from None

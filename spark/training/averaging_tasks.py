@@ -7,8 +7,14 @@ or twice, wherever it likes. What a Python worker keeps between tasks (model, ro
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pickle
-from typing import TYPE_CHECKING, Any
+import socket
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from keras_strom import errors
 
 from ..data.exported import TRAIN, VALIDATION
 from ..data.passes import ChunkCache, Passes, Stretch, batches, stretches
@@ -41,8 +47,32 @@ class Averaging:
     save_updater: bool
 
 
-def initial_state(payload: BroadcastPayload, _: int) -> State:
-    """The first state of a model that a function makes."""
+_Work = TypeVar("_Work", bound=Callable[..., Any])
+
+
+def _tells_where(work: _Work) -> _Work:
+    """A task of the rank that is its last argument, whose errors say so, and on which host it was.
+
+    Spark's own words do not.
+    """
+
+    @functools.wraps(work)
+    def told(*given: Any) -> Any:
+        try:
+            return work(*given)
+        except errors.StromError:
+            raise  # The driver raises it again, with its own words.
+        except Exception:
+            rank: int = given[-1]
+            host = socket.gethostname()
+            raise errors.WorkerFailed(rank, host, traceback.format_exc()) from None
+
+    return told  # type: ignore[return-value]
+
+
+@_tells_where
+def initial_state(payload: BroadcastPayload, rank: int) -> State:
+    """The first state of a model that a function makes, which belongs to no rank: -1."""
     averaging: Averaging = pickle.loads(payload.pickled.value)
     import keras
 
@@ -50,6 +80,7 @@ def initial_state(payload: BroadcastPayload, _: int) -> State:
     return LocalModel(averaging.plan, save_updater=averaging.save_updater).state(0)
 
 
+@_tells_where
 def train_round(
     payload: BroadcastPayload, state: Broadcast[State], begin: int, end: int, rank: int
 ) -> Contribution:
@@ -86,6 +117,7 @@ def train_round(
     )
 
 
+@_tells_where
 def evaluate_share(
     payload: BroadcastPayload, state: Broadcast[State], rows: int, size: int, rank: int
 ) -> Contribution:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import socket
 import sys
+import traceback
 import types
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,10 @@ from keras_strom.spark.data.exported import ExportedData  # noqa: E402
 from keras_strom.spark.data.parquet import from_parquet  # noqa: E402
 from keras_strom.spark.data.passes import Passes, Stretch, stretches  # noqa: E402
 from keras_strom.spark.inference.serialization import pack  # noqa: E402
-from keras_strom.spark.runner.timeline import DRIVER  # noqa: E402
+from keras_strom.spark.runner.slots import Size  # noqa: E402
+from keras_strom.spark.runner.timeline import DRIVER, Recorder  # noqa: E402
+from keras_strom.spark.training.averaging import _explained  # noqa: E402
+from keras_strom.spark.training.averaging_tasks import initial_state  # noqa: E402
 from keras_strom.spark.training.contribution import Contribution, add  # noqa: E402
 from keras_strom.spark.training.local_model import LocalModel  # noqa: E402
 from keras_strom.spark.training.worker_training import Code, TrainingPlan  # noqa: E402
@@ -577,8 +582,42 @@ def test_an_error_of_a_task_says_what_went_wrong(points: Any, tmp_path: Path) ->
             raise RuntimeError("no such augmentation")
         return x, y
 
-    with pytest.raises(errors.WorkerFailed, match="no such augmentation"):
+    with pytest.raises(errors.WorkerFailed, match="no such augmentation") as raised:
         StromEstimator(**options(tmp_path, transformation_fn=fails_on_executors)).fit(points)
+    assert raised.value.rank in (0, 1)
+    assert raised.value.host == socket.gethostname()
+    assert "fails_on_executors" in raised.value.traceback
+    assert "\tat " not in raised.value.traceback
+
+
+@pytest.mark.parametrize(("rank", "who"), [(3, "worker 3"), (-1, "a worker without a rank")])
+def test_the_driver_reads_which_task_failed_and_where(rank: int, who: str) -> None:
+    torn: Any = types.SimpleNamespace(pickled=types.SimpleNamespace(value=b"torn"))
+    with pytest.raises(errors.WorkerFailed) as of_task:
+        initial_state(torn, rank)
+    words = "".join(traceback.format_exception(of_task.value))
+    spark_s = f"Task 1 in stage 2.0 failed:\n{words}\n\n\tat org.apache.spark.api.python"
+    with pytest.raises(errors.WorkerFailed) as raised, _explained():
+        raise RuntimeError(spark_s)
+    assert raised.value.rank == rank
+    line, *lines = str(raised.value).split("\n")
+    assert line == f"{who} on {socket.gethostname()} failed: {lines[-1]}"
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1].startswith("_pickle.UnpicklingError: ")
+
+
+def test_an_error_of_keras_strom_in_a_task_is_raised_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from keras_strom.spark.training import averaging_tasks
+
+    def refuses(*_: Any) -> None:
+        raise errors.InvalidData("row 3")
+
+    monkeypatch.setattr(averaging_tasks, "_worker", refuses)
+    nothing: Any = None
+    with pytest.raises(errors.InvalidData, match="row 3"):
+        averaging_tasks.train_round(nothing, nothing, 0, 1, 0)
 
 
 @pytest.mark.parametrize("option", [{"use_ema": True}, {"gradient_accumulation_steps": 4}])
