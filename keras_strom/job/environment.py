@@ -408,6 +408,11 @@ def variable(name: str) -> str | None:
     return os.environ.get(name)
 
 
+def add(variables: Mapping[str, str]) -> None:
+    """Gives this process variables more, or other values of those that it has."""
+    os.environ.update(variables)
+
+
 def replace(variables: Mapping[str, str]) -> None:
     """Gives this process the environment of another one."""
     os.environ.clear()

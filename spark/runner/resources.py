@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from keras_strom import errors
+from keras_strom.job import environment
 from keras_strom.job.environment import NEEDS_GPU
 from keras_strom.job.gpus import VISIBLE
 
@@ -31,6 +32,24 @@ def check_gpus(context: SparkContext, use_gpu: UseGpu) -> None:
             f"{_TASK_GPUS}, spark.executor.resource.gpu.amount and "
             "spark.executor.resource.gpu.discoveryScript"
         )
+
+
+def hide_gpus() -> None:
+    """In a Python worker of Spark: keeps TensorFlow, which may be imported, off all GPUs.
+
+    Raises:
+        InvalidOption: it has begun to use them, and cannot leave them any more.
+    """
+    environment.add(gpu_variables(False))
+    import tensorflow as tf
+
+    try:
+        tf.config.set_visible_devices([], "GPU")  # Those that it has listed already.
+    except RuntimeError as error:
+        raise errors.InvalidOption(
+            "use_gpu=False, but this Python worker of Spark has used its GPUs in an earlier "
+            "training or transform: begin a new session, or set spark.python.worker.reuse=false"
+        ) from error
 
 
 def shares_gpu(context: SparkContext) -> bool:

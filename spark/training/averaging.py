@@ -129,7 +129,9 @@ class _Driver:
         self._recorder = job.recorder
         self._recorder.enter("load")
         self._local = LocalModel(plan, save_updater=method.save_updater)
-        averaging = Averaging(plan, self._workers, method.save_updater)
+        averaging = Averaging(
+            plan, self._workers, method.save_updater, hides_gpus=job.use_gpu is False
+        )
         self._averaging = self._context.broadcast(cloudpickle.dumps(averaging))
         self._payload = BroadcastPayload(uuid.uuid4().hex, self._averaging)
         self._step = 0

@@ -19,6 +19,7 @@ from keras_strom import errors
 from ..data.exported import TRAIN, VALIDATION
 from ..data.passes import ChunkCache, Passes, Stretch, batches, stretches
 from ..inference.prediction import BroadcastPayload
+from ..runner.resources import hide_gpus
 from ..runner.timeline import Recorder
 from .contribution import Contribution, add
 from .local_model import LocalModel, State
@@ -40,11 +41,25 @@ class Averaging:
         plan: what is trained.
         workers: how many shares the data has.
         save_updater: whether optimizer state is averaged.
+        hides_gpus: whether tasks train on the CPU, whatever GPUs there are.
     """
 
     plan: TrainingPlan
     workers: int
     save_updater: bool
+    hides_gpus: bool = False
+
+    @classmethod
+    def of(cls, payload: BroadcastPayload) -> Averaging:
+        """In a task: what was broadcast, in a process that from now on has the GPUs it should.
+
+        Raises:
+            InvalidOption: GPUs are to be hidden, and this process works on them already.
+        """
+        averaging: Averaging = pickle.loads(payload.pickled.value)
+        if averaging.hides_gpus:
+            hide_gpus()
+        return averaging
 
 
 _Work = TypeVar("_Work", bound=Callable[..., Any])
@@ -73,7 +88,7 @@ def _tells_where(work: _Work) -> _Work:
 @_tells_where
 def initial_state(payload: BroadcastPayload, rank: int) -> State:
     """The first state of a model that a function makes, which belongs to no rank: -1."""
-    averaging: Averaging = pickle.loads(payload.pickled.value)
+    averaging = Averaging.of(payload)
     import keras
 
     keras.utils.set_random_seed(averaging.plan.seed)
@@ -170,7 +185,7 @@ _loaded: dict[str, Any] = {}
 def _worker(payload: BroadcastPayload, recorder: Recorder) -> _Worker:
     if payload.key not in _loaded:
         with recorder.phase("load"):
-            averaging: Averaging = pickle.loads(payload.pickled.value)
+            averaging = Averaging.of(payload)
             local = LocalModel(averaging.plan, save_updater=averaging.save_updater)
         _loaded.clear()
         _loaded[payload.key] = _Worker(averaging, local, ChunkCache())

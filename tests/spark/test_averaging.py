@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import os
 import socket
 import sys
 import traceback
@@ -16,6 +17,7 @@ import cloudpickle
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,11 +37,17 @@ from keras_strom.spark.data.columns import Columns  # noqa: E402
 from keras_strom.spark.data.exported import ExportedData  # noqa: E402
 from keras_strom.spark.data.parquet import from_parquet  # noqa: E402
 from keras_strom.spark.data.passes import Passes, Stretch, stretches  # noqa: E402
+from keras_strom.spark.inference.prediction import BroadcastPayload  # noqa: E402
 from keras_strom.spark.inference.serialization import pack  # noqa: E402
-from keras_strom.spark.runner.slots import Size  # noqa: E402
-from keras_strom.spark.runner.timeline import DRIVER, Recorder  # noqa: E402
+from keras_strom.spark.runner.resources import UseGpu, hide_gpus  # noqa: E402
+from keras_strom.spark.runner.timeline import DRIVER  # noqa: E402
+from keras_strom.spark.training import averaging_tasks  # noqa: E402
 from keras_strom.spark.training.averaging import _explained  # noqa: E402
-from keras_strom.spark.training.averaging_tasks import initial_state  # noqa: E402
+from keras_strom.spark.training.averaging_tasks import (  # noqa: E402
+    Averaging,
+    evaluate_share,
+    initial_state,
+)
 from keras_strom.spark.training.contribution import Contribution, add  # noqa: E402
 from keras_strom.spark.training.local_model import LocalModel  # noqa: E402
 from keras_strom.spark.training.worker_training import Code, TrainingPlan  # noqa: E402
@@ -214,6 +222,49 @@ def test_options_of_the_relay_are_refused(
         estimator.fit(points)
 
 
+@pytest.mark.parametrize("use_gpu", [False, "auto"])
+def test_gpus_are_hidden_from_a_task_before_it_has_a_model(
+    files: str, use_gpu: UseGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setenv("KERAS_STROM_NEEDS_GPU", "1")
+    hidden: list[Any] = []
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda *given: hidden.append(given))
+    seen: list[tuple[str, bool]] = []
+
+    class Seeing(LocalModel):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            seen.append((os.environ["CUDA_VISIBLE_DEVICES"], ([], "GPU") in hidden))
+            super().__init__(*given, **named)
+
+    monkeypatch.setattr(averaging_tasks, "LocalModel", Seeing)
+    on_files(files, ParameterAveraging(), optimizer="sgd", use_gpu=use_gpu)
+    expected = ("3", False) if use_gpu == "auto" else ("-1", True)
+    assert seen == [expected]
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    hidden.clear()
+    data = from_parquet(files, Columns(("a", "b", "c"), ("label",)))
+    averaging = Averaging(plan_of(data, network(), "sgd"), 2, True, hides_gpus=use_gpu is False)
+    pickled: Any = types.SimpleNamespace(value=cloudpickle.dumps(averaging))
+    initial_state(BroadcastPayload("of a function", pickled), -1)
+    assert seen[1:] == [expected]
+
+
+def test_a_python_worker_that_uses_gpus_cannot_have_them_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setenv("KERAS_STROM_NEEDS_GPU", "1")
+
+    def too_late(*_: Any) -> None:
+        raise RuntimeError("Visible devices cannot be modified after being initialized")
+
+    monkeypatch.setattr(tf.config, "set_visible_devices", too_late)
+    with pytest.raises(errors.InvalidOption, match=r"spark\.python\.worker\.reuse=false"):
+        hide_gpus()
+
+
 # ---------------------------------------------------------------- trainings
 
 
@@ -301,11 +352,12 @@ def on_files(
     model: keras.Model | None = None,
     workers: int = 2,
     epochs: int = 1,
+    use_gpu: UseGpu = "auto",
 ) -> tuple[keras.Model, dict[str, list[float]]]:
     """The model and the history of a training by averaging, in this process."""
     data = from_parquet(files, Columns(("a", "b", "c"), ("label",)))
     plan = plan_of(data, model or network(), optimizer, epochs)
-    trained = train_here(plan, method, workers)
+    trained = train_here(plan, method, workers, use_gpu=use_gpu)
     # Not compiled anew, so with its optimizer's state.
     whole = pack(model or network()).trained(trained.file, trained.suffix)
     return whole.load(), trained.history
@@ -478,9 +530,6 @@ def test_validation_is_on_as_many_rows_as_its_steps_say_and_on_the_first(
     rows: int, bytes_at_once: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 8 rows that 5 workers share, also where they divide 7 otherwise than 8."""
-    from keras_strom.spark.training import averaging_tasks
-    from keras_strom.spark.training.averaging_tasks import Averaging, evaluate_share
-
     values = np.arange(8, dtype=np.float32)
     table = pa.table({**dict.fromkeys("abc", values), "label": values**2})
     pq.write_table(table, tmp_path / "points.parquet", row_group_size=3)
@@ -609,8 +658,6 @@ def test_the_driver_reads_which_task_failed_and_where(rank: int, who: str) -> No
 def test_an_error_of_keras_strom_in_a_task_is_raised_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from keras_strom.spark.training import averaging_tasks
-
     def refuses(*_: Any) -> None:
         raise errors.InvalidData("row 3")
 

@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 from keras_strom.spark import ParameterAveraging
+from keras_strom.spark.runner.resources import UseGpu
 from keras_strom.spark.runner.slots import Size
 from keras_strom.spark.runner.timeline import Recorder
 from keras_strom.spark.training.method import TrainingJob
@@ -38,7 +39,13 @@ class OneProcess:
         return functools.reduce(other, self._values, zero)
 
 
-def train_here(plan: TrainingPlan, method: ParameterAveraging, workers: int = 2) -> Trained:
+def train_here(
+    plan: TrainingPlan,
+    method: ParameterAveraging,
+    workers: int = 2,
+    *,
+    use_gpu: UseGpu = "auto",
+) -> Trained:
     """What a training by averaging leaves."""
     job = TrainingJob(
         plan=plan,
@@ -49,5 +56,6 @@ def train_here(plan: TrainingPlan, method: ParameterAveraging, workers: int = 2)
         start_timeout=600.0,
         rows=None,
         recorder=Recorder(),
+        use_gpu=use_gpu,
     )
     return method.train(job)
