@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,6 +28,7 @@ from .contribution import Contribution, add, add_counts
 from .method import TrainingJob, TrainingMethod
 
 if TYPE_CHECKING:
+    import keras
     from pyspark import Broadcast, SparkContext
 
     from .local_model import State
@@ -56,6 +58,7 @@ class ParameterAveraging(TrainingMethod):
 
     Raises:
         InvalidOption: a value that makes no sense.
+        UnsupportedModel: by `fit`: of more than 2 GiB, the optimizer's state included.
 
     Example:
         >>> estimator = StromEstimator(  # doctest: +SKIP
@@ -111,6 +114,10 @@ _NOT_AVERAGINGS = {
 }
 
 
+# PySpark counts the bytes of a value in 31 bits; some are pickle's own.
+_MOST_BYTES = (1 << 31) - (1 << 20)
+
+
 class _Driver:
     """One training: the model, its callbacks, and the jobs that Spark runs for it."""
 
@@ -129,6 +136,7 @@ class _Driver:
         self._recorder = job.recorder
         self._recorder.enter("load")
         self._local = LocalModel(plan, save_updater=method.save_updater)
+        refuse_too_large(method, self._local.model, self._workers)
         averaging = Averaging(
             plan, self._workers, method.save_updater, hides_gpus=job.use_gpu is False
         )
@@ -266,6 +274,59 @@ class _Driver:
     def _steps_per_epoch(self) -> int:
         plan = self._plan
         return plan.train_steps_per_epoch or plan.data.steps(self._workers, plan.batch_size)
+
+
+def refuse_too_large(method: ParameterAveraging, model: keras.Model, workers: int) -> None:
+    """Refuses a model whose contributions, or sums of them, a Python worker cannot hand on.
+
+    Args:
+        method: how the workers train.
+        model: compiled, with all its variables.
+        workers: how many.
+
+    Raises:
+        UnsupportedModel: the message says how large they are, and what would fit.
+    """
+    # In a sum numbers are float64.
+    sums = _hands_on_sums(workers, method.aggregation_depth)
+    weights = _size_bytes(model.weights, in_sum=sums)
+    optimizer = _size_bytes(model.optimizer.variables, in_sum=sums) if method.save_updater else 0
+    size = weights + optimizer
+    if size <= _MOST_BYTES:
+        return
+    remedies = []
+    if method.save_updater and weights <= _MOST_BYTES:
+        remedies.append("leave the optimizer's state out (save_updater=False)")
+    kept = model.optimizer.variables if method.save_updater else ()
+    if sums and _size_bytes([*model.weights, *kept], in_sum=False) <= _MOST_BYTES:
+        remedies.append("have the driver alone make sums (aggregation_depth=1)")
+    remedies.append("train with GradientSharing()")
+    raise errors.UnsupportedModel(
+        f"{'a sum of contributions' if sums else 'a contribution'} to a round of training="
+        f"{method!r} has {_gib(size)} (weights {_gib(weights)}, the optimizer's state "
+        f"{_gib(optimizer)}{', in float64' if sums else ''}), and Spark's Python workers hand on "
+        f"2 GiB at most: {', or '.join(remedies)}"
+    )
+
+
+def _hands_on_sums(workers: int, depth: int) -> bool:
+    """Whether `treeAggregate` has tasks that add up: what its rule comes to."""
+    return depth > 1 and workers > 4
+
+
+def _size_bytes(variables: Iterable[Any], *, in_sum: bool) -> int:
+    """Of the values of a model's or an optimizer's variables, in float64 where a sum has them."""
+    import tensorflow as tf
+
+    size = 0
+    for one in variables:
+        kind = tf.as_dtype(one.dtype)
+        size += math.prod(one.shape) * (8 if in_sum and kind.is_floating else int(kind.size))
+    return size
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"
 
 
 # What a task has raised that knew where it was; the traceback follows.

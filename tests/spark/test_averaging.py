@@ -8,7 +8,6 @@ import itertools
 import os
 import socket
 import sys
-import traceback
 import types
 from pathlib import Path
 from typing import Any
@@ -39,10 +38,9 @@ from keras_strom.spark.data.parquet import from_parquet  # noqa: E402
 from keras_strom.spark.data.passes import Passes, Stretch, stretches  # noqa: E402
 from keras_strom.spark.inference.prediction import BroadcastPayload  # noqa: E402
 from keras_strom.spark.inference.serialization import pack  # noqa: E402
-from keras_strom.spark.runner.resources import UseGpu, hide_gpus  # noqa: E402
+from keras_strom.spark.runner.resources import UseGpu  # noqa: E402
 from keras_strom.spark.runner.timeline import DRIVER  # noqa: E402
-from keras_strom.spark.training import averaging_tasks  # noqa: E402
-from keras_strom.spark.training.averaging import _explained  # noqa: E402
+from keras_strom.spark.training import averaging, averaging_tasks  # noqa: E402
 from keras_strom.spark.training.averaging_tasks import (  # noqa: E402
     Averaging,
     evaluate_share,
@@ -51,7 +49,7 @@ from keras_strom.spark.training.averaging_tasks import (  # noqa: E402
 from keras_strom.spark.training.contribution import Contribution, add  # noqa: E402
 from keras_strom.spark.training.local_model import LocalModel  # noqa: E402
 from keras_strom.spark.training.worker_training import Code, TrainingPlan  # noqa: E402
-from tests.support.averaging import train_here  # noqa: E402
+from tests.support.averaging import OneProcess, train_here  # noqa: E402
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -222,6 +220,15 @@ def test_options_of_the_relay_are_refused(
         estimator.fit(points)
 
 
+def test_a_model_that_is_too_large_is_refused_before_a_round(
+    files: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(averaging, "_MOST_BYTES", 400)
+    monkeypatch.setattr(OneProcess, "parallelize", None)
+    with pytest.raises(errors.UnsupportedModel, match="2 GiB at most"):
+        on_files(files, ParameterAveraging(), optimizer="adam")
+
+
 @pytest.mark.parametrize("use_gpu", [False, "auto"])
 def test_gpus_are_hidden_from_a_task_before_it_has_a_model(
     files: str, use_gpu: UseGpu, monkeypatch: pytest.MonkeyPatch
@@ -249,20 +256,6 @@ def test_gpus_are_hidden_from_a_task_before_it_has_a_model(
     pickled: Any = types.SimpleNamespace(value=cloudpickle.dumps(averaging))
     initial_state(BroadcastPayload("of a function", pickled), -1)
     assert seen[1:] == [expected]
-
-
-def test_a_python_worker_that_uses_gpus_cannot_have_them_hidden(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    monkeypatch.setenv("KERAS_STROM_NEEDS_GPU", "1")
-
-    def too_late(*_: Any) -> None:
-        raise RuntimeError("Visible devices cannot be modified after being initialized")
-
-    monkeypatch.setattr(tf.config, "set_visible_devices", too_late)
-    with pytest.raises(errors.InvalidOption, match=r"spark\.python\.worker\.reuse=false"):
-        hide_gpus()
 
 
 # ---------------------------------------------------------------- trainings
@@ -637,34 +630,6 @@ def test_an_error_of_a_task_says_what_went_wrong(points: Any, tmp_path: Path) ->
     assert raised.value.host == socket.gethostname()
     assert "fails_on_executors" in raised.value.traceback
     assert "\tat " not in raised.value.traceback
-
-
-@pytest.mark.parametrize(("rank", "who"), [(3, "worker 3"), (-1, "a worker without a rank")])
-def test_the_driver_reads_which_task_failed_and_where(rank: int, who: str) -> None:
-    torn: Any = types.SimpleNamespace(pickled=types.SimpleNamespace(value=b"torn"))
-    with pytest.raises(errors.WorkerFailed) as of_task:
-        initial_state(torn, rank)
-    words = "".join(traceback.format_exception(of_task.value))
-    spark_s = f"Task 1 in stage 2.0 failed:\n{words}\n\n\tat org.apache.spark.api.python"
-    with pytest.raises(errors.WorkerFailed) as raised, _explained():
-        raise RuntimeError(spark_s)
-    assert raised.value.rank == rank
-    line, *lines = str(raised.value).split("\n")
-    assert line == f"{who} on {socket.gethostname()} failed: {lines[-1]}"
-    assert lines[0] == "Traceback (most recent call last):"
-    assert lines[-1].startswith("_pickle.UnpicklingError: ")
-
-
-def test_an_error_of_keras_strom_in_a_task_is_raised_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuses(*_: Any) -> None:
-        raise errors.InvalidData("row 3")
-
-    monkeypatch.setattr(averaging_tasks, "_worker", refuses)
-    nothing: Any = None
-    with pytest.raises(errors.InvalidData, match="row 3"):
-        averaging_tasks.train_round(nothing, nothing, 0, 1, 0)
 
 
 @pytest.mark.parametrize("option", [{"use_ema": True}, {"gradient_accumulation_steps": 4}])
