@@ -43,13 +43,23 @@ class SharesNothing(keras.callbacks.Callback):  # type: ignore[misc]
 
     Args:
         sharing: the training's.
+
+    Attributes:
+        last: to come behind every other callback, as this one comes before: what they assign
+            between two batches is no part of a step.
     """
 
     def __init__(self, sharing: Sharing) -> None:
         super().__init__()
         self._sharing = sharing
         self._looks = sharing.environment.size > 1
+        self._is_suspect = False  # A batch has gone by without a step of an optimizer.
         self._before: list[np.ndarray] = []
+        self.last = keras.callbacks.LambdaCallback(on_train_batch_begin=self._note)
+
+    def _note(self, *_: Any, **__: Any) -> None:
+        if self._looks and self._is_suspect:
+            self._before = [np.array(one) for one in self.model.trainable_variables]
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Looks until an optimizer has stepped, be it after some batches, or something changes.
@@ -59,16 +69,15 @@ class SharesNothing(keras.callbacks.Callback):  # type: ignore[misc]
         """
         if not self._looks:
             return
-        if self._sharing.step.stepped:
-            self._looks, self._before = False, []
-            return
-        now = [np.array(one) for one in self.model.trainable_variables]
-        changed = [not np.array_equal(a, b) for a, b in zip(self._before, now, strict=False)]
-        self._before = now
-        if any(changed):
-            name = self.model.trainable_variables[changed.index(True)].path
-            raise errors.UnsupportedModel(
-                f"worker {self._sharing.environment.rank}: the model's train_step changes {name} "
-                "without an optimizer, so that nothing would be shared; give the gradients to one: "
-                "self.optimizer.apply(gradients, variables), or keras.optimizers.SGD's"
-            )
+        self._looks = self._sharing.step.stepped == 0
+        before, self._before = self._before, []
+        if self._looks and self._is_suspect:
+            for variable, value in zip(self.model.trainable_variables, before, strict=False):
+                if not np.array_equal(variable, value, equal_nan=True):
+                    raise errors.UnsupportedModel(
+                        f"worker {self._sharing.environment.rank}: the model's train_step changes "
+                        f"{variable.path} without an optimizer, so that nothing would be shared; "
+                        "give the gradients to one: self.optimizer.apply(gradients, variables), or "
+                        "keras.optimizers.SGD's"
+                    )
+        self._is_suspect = True

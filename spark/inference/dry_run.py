@@ -149,7 +149,11 @@ def _check_names(model: keras.Model, packed: PackedModel) -> None:
     """As `check_names`, of what a function has compiled its model with."""
     with known_to_keras(packed.custom_objects), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras's, that it would not read a lambda again.
-        check_names(model.get_compile_config() or {})
+        try:
+            compiled = model.get_compile_config() or {}
+        except Exception:  # Nothing that a function compiles with need have a configuration.
+            return
+        check_names(compiled)
 
 
 def _besides(columns: Columns, specs: Mapping[str, ColumnSpec]) -> str:

@@ -6,6 +6,7 @@ variable of the other.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,9 @@ from ..inference.serialization import known_to_keras
 from .worker_training import Code, TrainingPlan
 
 Array = npt.NDArray[Any]
+
+# What of a model may be the user's own.
+_STEPS = ("train_step", "test_step")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +140,8 @@ class LocalModel:
         results = metric_results(self.model)
         if logs is None:
             return results
-        counted = {name: results[name] for name in results if name not in self._uncounted()}
+        uncounted = self._uncounted()
+        counted = {name: one for name, one in results.items() if name not in uncounted}
         return {**logs, **counted}
 
     def fit(self, batches: Any) -> Mapping[str, float] | None:
@@ -258,14 +263,22 @@ def _shift_schedules(optimizer: Any) -> list[_Shifted]:
 def _build(model: keras.Model, batch: tuple[Any, ...]) -> None:
     """Has a model, and what it was compiled with, make their variables, as Keras's `fit` does.
 
-    A step of the user's own takes no part in it: it need not know a loss, nor sample weights.
+    A step of the user's own need not take what Keras's takes: sample weights, or labels that the
+    loss compares with the outputs. It is tried as well, for metrics that begin with their first
+    values.
     """
     x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
     predicted = model(x, training=False)
-    if model._compile_metrics is not None:
-        model.compute_metrics(x, y, predicted, sample_weight=weight)
-    if model.loss is not None:
-        model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight)
+    own = {name for name in _STEPS if getattr(type(model), name) is not getattr(keras.Model, name)}
+    with contextlib.suppress(Exception) if own else contextlib.nullcontext():
+        if model._compile_metrics is not None:
+            model.compute_metrics(x, y, predicted, sample_weight=weight)
+        if model.loss is not None:
+            model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight)
+    if "test_step" in own:
+        with contextlib.suppress(Exception):
+            model.test_on_batch(*batch)
+        model.test_function = None  # Where it has failed TensorFlow would take it up half-way.
     model.reset_metrics()
 
 

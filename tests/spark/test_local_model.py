@@ -23,9 +23,10 @@ from keras_strom.spark.data.columns import Columns
 from keras_strom.spark.data.exported import ExportedData
 from keras_strom.spark.data.parquet import from_parquet
 from keras_strom.spark.data.store import Store
+from keras_strom.spark.inference.prediction import metric_state
 from keras_strom.spark.inference.serialization import PackedModel, pack
 from keras_strom.spark.training.contribution import Contribution, add
-from keras_strom.spark.training.local_model import LocalModel
+from keras_strom.spark.training.local_model import LocalModel, _build
 from keras_strom.spark.training.worker_training import Code, Trained, TrainingPlan
 from tests.support.averaging import train_here
 
@@ -228,6 +229,27 @@ def test_a_model_without_a_loss_trains_by_its_own_train_step(folder: str) -> Non
     history = train_here(plan, ParameterAveraging(averaging_frequency=2)).history
     assert set(history) == {"reconstruction"}
     assert history["reconstruction"] == sorted(history["reconstruction"], reverse=True)
+
+
+class Scores(keras.Sequential):  # type: ignore[misc]
+    """Whose metric makes its variables with the first values, and whose loss needs no labels."""
+
+    def test_step(self, batch: Any) -> dict[str, Any]:
+        x, y, _ = batch
+        self.score.update_state(y, self(x, training=False))
+        return {"score": self.score.result()}
+
+
+def test_a_metric_of_a_step_of_one_s_own_has_its_variables_before_the_first_round() -> None:
+    model = Scores([keras.Input((2,)), keras.layers.Dense(3)])
+    model.score = keras.metrics.F1Score()
+    model.compile("sgd", "mse")
+    batch = (np.ones((4, 2), "f4"), np.eye(3, dtype="f4")[[0, 1, 2, 0]], np.ones(4, "f4"))
+    _build(model, (*batch[:1], None, None))
+    _build(model, batch)
+    variables = len(metric_state(model))
+    model.evaluate(*batch[:2], sample_weight=batch[2], verbose=0)
+    assert len(metric_state(model)) == variables
 
 
 @pytest.mark.parametrize("kind", [OwnSteps, OwnLoss])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,17 @@ def test_a_misspelt_name_in_what_a_function_compiles_is_named_as_well() -> None:
     specs = {"x": ColumnSpec("array", "float32", (2,)), "y": ColumnSpec("scalar", "float32")}
     with pytest.raises(errors.InvalidOption, match=r"loss='mean_square_error'.*'mean_sq"):
         dry_run(pack(model_fn=misspelt), COLUMNS, specs)
+
+
+def test_what_a_function_compiles_with_need_have_no_configuration() -> None:
+    def compiled() -> keras.Model:
+        made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        loss = functools.partial(lambda y, predicted, by: (y - predicted) ** by, by=2)
+        made.compile("sgd", loss)
+        return made
+
+    specs = {"x": ColumnSpec("array", "float32", (2,)), "y": ColumnSpec("scalar", "float32")}
+    assert dry_run(pack(model_fn=compiled), COLUMNS, specs).identity
 
 
 def test_names_that_keras_knows_pass() -> None:

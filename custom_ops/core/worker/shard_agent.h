@@ -72,7 +72,8 @@ class ShardAgent {
   void BeginGradient(int64_t iteration, GrowingGradient values);
   void GivePart(int64_t part);
   void EndGradient(int64_t iteration, GrowingGradient values);
-  // Answered once by HandleChunk. The question leaves once the master has all that was given.
+  // Answered once by HandleChunk. EASGD: the question leaves once the master has all that was
+  // given.
   void AskJoint();
   // It waits no longer for the joint model or for its round, and gives a newer snapshot next.
   void Withdraw();
