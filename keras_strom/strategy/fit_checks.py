@@ -1,4 +1,4 @@
-"""For what a `fit` is refused as it begins, or as it trains."""
+"""For what a training is refused as it begins, or a `fit` as it trains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def refuse_within_another(sharing: Sharing) -> None:
-    """A `fit` within a training, to whose end all workers have agreed or have still to agree.
+    """A `fit`, or a custom loop, within a training to whose end all have agreed or will agree.
 
     Raises:
         StromError: names both ways to get there.
@@ -23,7 +23,7 @@ def refuse_within_another(sharing: Sharing) -> None:
     if sharing.generation is not None or sharing.in_fit:
         raise errors.StromError(
             "a training has not ended yet: after a custom loop call strategy.synchronize() before "
-            "fit, and call no fit in a callback of another one"
+            "fit or another begin, and call no fit in a callback of another one"
         )
 
 

@@ -55,6 +55,7 @@ from keras_strom.strategy.data_sharding import keep_whole, shard_dataset, withou
 from keras_strom.strategy.device_parts import divided, grouped
 from keras_strom.strategy.devices import local_devices, over_devices
 from keras_strom.strategy.fit import wrap_fit
+from keras_strom.strategy.fit_checks import refuse_within_another
 from keras_strom.strategy.fit_failure import say_goodbye
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.report import TrainingReport
@@ -390,8 +391,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         sharing = self._sharing
         if sharing is None:
             return
-        if sharing.generation is not None:
-            raise errors.StromError("training has begun already; call strategy.synchronize() first")
+        refuse_within_another(sharing)
         sharing.join_again()
         for model in models:
             model_checks.adopt_optimizer(getattr(model, "optimizer", None), self)

@@ -162,6 +162,15 @@ def test_a_fit_in_a_callback_is_refused_in_the_last_epoch_and_after_it_too(mode:
 
 
 @both_modes
+def test_a_custom_loop_in_a_callback_is_refused_too(mode: str) -> None:
+    first, second = results(mode, "begins_in_a_callback")
+    for result in (first, second):
+        assert "a training has not ended yet" in result["raised"]
+        assert result["learns"]
+    assert first["digest"] == second["digest"]
+
+
+@both_modes
 def test_a_train_step_that_shares_nothing_is_refused(mode: str) -> None:
     for result in results(mode, "a_train_step_assigns_all_itself"):
         assert re.match(r"(UnsupportedModel|FitFailed): .*train_step changes ", result["raised"])

@@ -311,6 +311,18 @@ class FitsAnother(keras.callbacks.Callback):
 
 
 @case
+def begins_in_a_callback(place: Place) -> dict[str, Any]:
+    model = place.model()
+    begin = keras.callbacks.LambdaCallback(on_train_end=lambda _: place.strategy.begin(model))
+    raised = ""
+    try:
+        model.fit(*data(), batch_size=8, verbose=0, callbacks=[begin])
+    except keras_strom.errors.StromError as error:
+        raised = str(error)
+    return {"raised": raised, "learns": learns(model), "digest": digest(model.get_weights())}
+
+
+@case
 def fits_in_a_callback(place: Place) -> dict[str, Any]:
     raised = {}
     for method in ("on_epoch_end", "on_train_end"):
