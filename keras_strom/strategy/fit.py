@@ -213,8 +213,8 @@ def _put_around(
     training.shows_epochs |= any(not isinstance(one, StromMonitor) for one in monitored)
     reports = reports_of(sharing.environment)
     reporters = [] if reports is None else [Reporter(reports)]
-    alone = SharesNothing(sharing)
-    ours = [alone, _First(training), *monitored, *reporters, _Last(training), alone.last]
+    refuses = SharesNothing(sharing)
+    ours = [refuses, _First(training), *monitored, *reporters, _Last(training), refuses.last]
     if isinstance(given, keras.callbacks.CallbackList):
         for callback in ours:
             if callback not in users:

@@ -99,7 +99,7 @@ def dry_run(
         raise errors.UnsupportedModel(
             "the model is not compiled: give optimizer= and loss=, or compile it"
         )
-    if trains:
+    if trains and not packed.file:  # Those of a model given as such are known.
         _check_names(model, packed)
     arrays = {name: zeros(specs[name], _ROWS) for name in columns.names}
     try:

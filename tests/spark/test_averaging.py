@@ -37,7 +37,7 @@ from keras_strom.spark.data.exported import ExportedData  # noqa: E402
 from keras_strom.spark.data.parquet import from_parquet  # noqa: E402
 from keras_strom.spark.data.passes import Passes, Stretch, stretches  # noqa: E402
 from keras_strom.spark.inference.prediction import BroadcastPayload  # noqa: E402
-from keras_strom.spark.inference.serialization import pack  # noqa: E402
+from keras_strom.spark.inference.serialization import PackedModel, pack  # noqa: E402
 from keras_strom.spark.runner.resources import UseGpu  # noqa: E402
 from keras_strom.spark.runner.timeline import DRIVER  # noqa: E402
 from keras_strom.spark.training import averaging, averaging_tasks  # noqa: E402
@@ -48,8 +48,7 @@ from keras_strom.spark.training.averaging_tasks import (  # noqa: E402
 )
 from keras_strom.spark.training.contribution import Contribution, add  # noqa: E402
 from keras_strom.spark.training.local_model import LocalModel  # noqa: E402
-from keras_strom.spark.training.worker_training import Code, TrainingPlan  # noqa: E402
-from tests.support.averaging import OneProcess, train_here  # noqa: E402
+from tests.support.averaging import OneProcess, plan_of, train_here  # noqa: E402
 
 # Executors cannot import this file.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -252,7 +251,7 @@ def test_gpus_are_hidden_from_a_task_before_it_has_a_model(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     hidden.clear()
     data = from_parquet(files, Columns(("a", "b", "c"), ("label",)))
-    averaging = Averaging(plan_of(data, network(), "sgd"), 2, True, hides_gpus=use_gpu is False)
+    averaging = Averaging(plan_of(data, compiled(network())), 2, True, hides_gpus=use_gpu is False)
     pickled: Any = types.SimpleNamespace(value=cloudpickle.dumps(averaging))
     initial_state(BroadcastPayload("of a function", pickled), -1)
     assert seen[1:] == [expected]
@@ -318,23 +317,8 @@ def options(folder: Path | None, /, **others: Any) -> dict[str, Any]:
     }
 
 
-def plan_of(
-    data: ExportedData, model: keras.Model, optimizer: Any, epochs: int = 1
-) -> TrainingPlan:
-    return TrainingPlan(
-        model=pack(model, compiling={"optimizer": optimizer, "loss": "mse"}),
-        code=Code().pickled(),
-        data=data,
-        batch_size=8,
-        val_batch_size=8,
-        epochs=epochs,
-        train_steps_per_epoch=None,
-        validation_steps_per_epoch=None,
-        shuffle=False,
-        seed=1,
-        verbose=0,
-        run=None,
-    )
+def compiled(model: keras.Model, optimizer: Any = "sgd") -> PackedModel:
+    return pack(model, compiling={"optimizer": optimizer, "loss": "mse"})
 
 
 def on_files(
@@ -349,7 +333,7 @@ def on_files(
 ) -> tuple[keras.Model, dict[str, list[float]]]:
     """The model and the history of a training by averaging, in this process."""
     data = from_parquet(files, Columns(("a", "b", "c"), ("label",)))
-    plan = plan_of(data, model or network(), optimizer, epochs)
+    plan = plan_of(data, compiled(model or network(), optimizer), epochs=epochs)
     trained = train_here(plan, method, workers, use_gpu=use_gpu)
     # Not compiled anew, so with its optimizer's state.
     whole = pack(model or network()).trained(trained.file, trained.suffix)
@@ -452,7 +436,7 @@ def test_a_round_without_the_optimizer_s_state_knows_a_schedule_of_one_s_own(fil
     data = from_parquet(files, Columns(("a", "b", "c"), ("label",)))
     compiling = {"optimizer": keras.optimizers.SGD(OwnSchedule(0.1, 2, 0.7)), "loss": "mse"}
     model = pack(network(), compiling=compiling, custom_objects={"OwnSchedule": OwnSchedule})
-    plan = dataclasses.replace(plan_of(data, network(), "sgd"), model=model)
+    plan = plan_of(data, model)
     local = LocalModel(plan, save_updater=False)
     local.begin_round(dataclasses.replace(local.state(3), iterations=3))
     assert float(local.model.optimizer.learning_rate) == pytest.approx(0.1 / (1 + 0.7 * 3 / 2))
@@ -528,7 +512,7 @@ def test_validation_is_on_as_many_rows_as_its_steps_say_and_on_the_first(
     pq.write_table(table, tmp_path / "points.parquet", row_group_size=3)
     columns = Columns(("a", "b", "c"), ("label",))
     data = from_parquet(str(tmp_path), columns, validation=str(tmp_path))
-    plan = dataclasses.replace(plan_of(data, network(), "sgd"), val_batch_size=1)
+    plan = plan_of(data, compiled(network()), val_batch_size=1)
     local = LocalModel(plan, save_updater=True)
     held: list[int] = []
 

@@ -27,8 +27,8 @@ from keras_strom.spark.inference.prediction import metric_state
 from keras_strom.spark.inference.serialization import PackedModel, pack
 from keras_strom.spark.training.contribution import Contribution, add
 from keras_strom.spark.training.local_model import LocalModel, _build
-from keras_strom.spark.training.worker_training import Code, Trained, TrainingPlan
-from tests.support.averaging import train_here
+from keras_strom.spark.training.worker_training import Code, Trained
+from tests.support.averaging import plan_of, train_here
 
 ROWS = 48
 COLUMNS = Columns(("x",), ("label",))
@@ -60,24 +60,6 @@ def data(folder: str) -> ExportedData:
 def validated(folder: str) -> ExportedData:
     """To train and to validate on."""
     return from_parquet(folder, COLUMNS, validation=folder)
-
-
-def plan_of(data: ExportedData, model: PackedModel, **others: Any) -> TrainingPlan:
-    plan = TrainingPlan(
-        model=model,
-        code=Code().pickled(),
-        data=data,
-        batch_size=8,
-        val_batch_size=8,
-        epochs=1,
-        train_steps_per_epoch=None,
-        validation_steps_per_epoch=None,
-        shuffle=False,
-        seed=1,
-        verbose=0,
-        run=None,
-    )
-    return dataclasses.replace(plan, **others)
 
 
 def plane(**options: Any) -> keras.Model:

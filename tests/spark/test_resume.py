@@ -36,12 +36,11 @@ from keras_strom.spark.inference.dry_run import dry_run
 from keras_strom.spark.inference.serialization import pack
 from keras_strom.spark.training.worker_training import (
     Backup,
-    Code,
-    TrainingPlan,
     leave,
     logged,
     train,
 )
+from tests.support.averaging import plan_of
 from tests.support.scripts import resumed_estimators as script
 
 DEADLINE = 300.0
@@ -249,18 +248,12 @@ def test_epochs_of_a_chief_that_comes_after_the_end_are_not_there_twice(
     (tmp_path / "rows").mkdir()
     pq.write_table(table, tmp_path / "rows" / "rows.parquet")
     model = keras.Sequential([keras.Input(()), keras.layers.Reshape((1,)), keras.layers.Dense(1)])
-    plan = TrainingPlan(
-        model=pack(model, compiling={"optimizer": "sgd", "loss": "mse"}),
-        code=Code().pickled(),
-        data=from_parquet(str(tmp_path / "rows"), columns),
+    plan = plan_of(
+        from_parquet(str(tmp_path / "rows"), columns),
+        pack(model, compiling={"optimizer": "sgd", "loss": "mse"}),
         batch_size=4,
         val_batch_size=4,
         epochs=4,
-        train_steps_per_epoch=None,
-        validation_steps_per_epoch=None,
-        shuffle=False,
-        seed=1,
-        verbose=0,
         run=Store.create(tmp_path / "store").run("one"),
     )
     epochs = list(range(begin, 4))

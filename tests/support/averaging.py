@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 from typing import Any
 
 from keras_strom.spark import ParameterAveraging
+from keras_strom.spark.data.exported import ExportedData
+from keras_strom.spark.inference.serialization import PackedModel
 from keras_strom.spark.runner.resources import UseGpu
 from keras_strom.spark.runner.slots import Size
 from keras_strom.spark.runner.timeline import Recorder
 from keras_strom.spark.training.method import TrainingJob
-from keras_strom.spark.training.worker_training import Trained, TrainingPlan
+from keras_strom.spark.training.worker_training import Code, Trained, TrainingPlan
 
 
 class OneProcess:
@@ -37,6 +40,25 @@ class OneProcess:
     def treeAggregate(self, zero: Any, one: Any, other: Any, depth: int) -> Any:  # noqa: N802
         assert one is other
         return functools.reduce(other, self._values, zero)
+
+
+def plan_of(data: ExportedData, model: PackedModel, **others: Any) -> TrainingPlan:
+    """One epoch in batches of 8, which writes nothing; `others` are fields with other values."""
+    plan = TrainingPlan(
+        model=model,
+        code=Code().pickled(),
+        data=data,
+        batch_size=8,
+        val_batch_size=8,
+        epochs=1,
+        train_steps_per_epoch=None,
+        validation_steps_per_epoch=None,
+        shuffle=False,
+        seed=1,
+        verbose=0,
+        run=None,
+    )
+    return dataclasses.replace(plan, **others)
 
 
 def train_here(

@@ -100,6 +100,11 @@ class TreeLinks {
     links_->Send(now_ns, link, Channel::kControl, EncodeControl(message));
   }
 
+  struct Failed {
+    LinkId link = 0;
+    int64_t close_ns = 0;  // at the latest
+  };
+
   const Token instance_;
   const int64_t failure_timeout_ns_;
   LinkLayer* const links_;
@@ -121,11 +126,7 @@ class TreeLinks {
   int64_t last_beacon_ns_ = 0;
   std::map<LinkId, uint64_t> welcomed_;  // children whose links do not stand yet
   std::map<LinkId, uint64_t> children_;  // link -> origin
-  struct Failed {
-    LinkId link = 0;
-    int64_t close_ns = 0;  // at the latest
-  };
-  std::map<uint64_t, Failed> failed_;  // by origin: they are no children any more
+  std::map<uint64_t, Failed> failed_;    // by origin: they are no children any more
   std::deque<Word> words_;
   int64_t parents_lost_ = 0;
 };

@@ -48,6 +48,17 @@ std::set<uint64_t> SaidAgain(Host* host, ShardAgent* agent) {
   return host->marks;
 }
 
+// What the agent makes of values of the joint model from the master.
+JointValues Hear(ShardAgent* agent, const BlobName& name, float value) {
+  JointValues joint;
+  for (const Buffer& chunk : EncodeBlob(name, std::vector<float>(kSize, value))) {
+    BlobChunk parsed;
+    EXPECT_TRUE(ParseChunk(*chunk, &parsed).ok());
+    EXPECT_TRUE(agent->HandleChunk(parsed, &joint).ok());
+  }
+  return joint;
+}
+
 TEST(ShardAgent, LastSnapshotsOutlastATickThatCrossesThem) {
   Host host;
   DropCounters drops;
@@ -68,13 +79,7 @@ TEST(ShardAgent, ALastSnapshotOutlastsTheMeanThatItsWorkerWaitsForNoMore) {
   agent.EndGradient(0, std::make_shared<std::vector<float>>(kSize + 1, 1.0f));
   agent.Advance(0);
   agent.Give(LastMark(0), 0, 1, std::vector<float>(kSize, 1.0f));  // the wait ran out
-  const std::vector<float> mean(kSize, 2.0f);
-  JointValues joint;
-  for (const Buffer& chunk : EncodeBlob({BlobKind::kTarget, kGeneration, 0, 0, 0}, mean)) {
-    BlobChunk parsed;
-    ASSERT_TRUE(ParseChunk(*chunk, &parsed).ok());
-    ASSERT_TRUE(agent.HandleChunk(parsed, &joint).ok());
-  }
+  Hear(&agent, {BlobKind::kTarget, kGeneration, 0, 0, 0}, 2.0f);
   EXPECT_TRUE(SaidAgain(&host, &agent).contains(LastMark(0)));
 }
 
@@ -92,14 +97,7 @@ TEST(ShardAgent, TheJointModelIsAskedForOnceTheMasterHasTheDifferenceBefore) {
   host.queued = 0;
   agent.Advance(agent.NextTimeout());
   EXPECT_EQ(host.asked_joint, 1);
-  const std::vector<float> joint_model(kSize, 2.0f);
-  JointValues joint;
-  for (const Buffer& chunk : EncodeBlob({BlobKind::kJoint, kGeneration, 0, 1, 0}, joint_model)) {
-    BlobChunk parsed;
-    ASSERT_TRUE(ParseChunk(*chunk, &parsed).ok());
-    ASSERT_TRUE(agent.HandleChunk(parsed, &joint).ok());
-  }
-  ASSERT_TRUE(joint);
+  ASSERT_TRUE(Hear(&agent, {BlobKind::kJoint, kGeneration, 0, 1, 0}, 2.0f));
   agent.Give(1, 1, 1, std::vector<float>(kSize, 1.0f));
   EXPECT_EQ(SaidAgain(&host, &agent), (std::set<uint64_t>{1}));
 }
