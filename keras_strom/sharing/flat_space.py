@@ -126,17 +126,20 @@ class FlatSpace:
 
     @property
     def participants(self) -> list[Entry]:
-        """The entries that a step passes to the core, in ascending offset order."""
+        """The entries that a step passes to the core, in ascending offset order.
+
+        Variables without elements are not among them, so no two have the same offset.
+        """
         keys = self._sent | self._receivers
         return [
             entry
             for key, entry in self._entries.items()
-            if key in keys and self.is_agreed(entry.variable)
+            if entry.size and key in keys and self.is_agreed(entry.variable)
         ]
 
     def train(self, entries: list[Entry]) -> None:
         """A training of these variables begins; those of earlier models take part in steps, too."""
-        self._trained = {entry.offset for entry in entries}
+        self._trained = {entry.offset for entry in entries if entry.size}
 
     @property
     def trained(self) -> list[Entry]:

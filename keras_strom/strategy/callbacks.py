@@ -50,6 +50,11 @@ _CHIEFS_ALONE = (
 # The attributes of Keras's callbacks that name what they write.
 _PATHS = ("filepath", "filename", "directory", "log_dir")
 
+_CHIEF_STOPS = (
+    "a callback has set model.stop_training, which the chief (worker 0) alone decides, for all: "
+    "this worker trains on"
+)
+
 # What callbacks that were left out here would have written, for who then looks for it.
 _left_to_the_chief: dict[str, None] = {}
 
@@ -107,11 +112,16 @@ def may_leave_epoch(running: Generation, sharing: Sharing) -> bool:
     """Whether `model.stop_training` may end an epoch early: off the chief only where all stop."""
     if sharing.environment.is_chief or running.stop_requested():
         return True
-    running.warn_once(
-        "a callback has set model.stop_training after a batch, which the chief (worker 0) alone "
-        "decides, for all: this worker trains on"
-    )
+    running.warn_once(_CHIEF_STOPS)
     return False
+
+
+def agree_to_stop(running: Generation, asked: bool) -> bool:
+    """Whether the training ends here, where a callback of this worker has `asked` for it or not."""
+    stop = running.agree_to_stop(asked) or running.stop_requested()
+    if asked and not stop:
+        running.warn_once(_CHIEF_STOPS)
+    return stop
 
 
 def explain_missing_file(error: BaseException) -> None:

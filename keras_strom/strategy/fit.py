@@ -43,6 +43,7 @@ from keras_strom.sharing.progress import Progress, begin_fit_at, first_epoch_of
 from keras_strom.sharing.wrapping import definer_of, is_wrapped, wrap_once
 from keras_strom.strategy.building import building_once
 from keras_strom.strategy.callbacks import (
+    agree_to_stop,
     may_leave_epoch,
     may_write,
     off_the_chief,
@@ -476,10 +477,8 @@ class _Training:
         if self._finished is not None:
             return
         self.projection.take_back()
-        generation = self._running()
-        stop = generation.agree_to_stop(self._model.stop_training) or generation.stop_requested()
-        self._model.stop_training = stop
-        if stop:
+        self._model.stop_training = agree_to_stop(self._running(), self._model.stop_training)
+        if self._model.stop_training:
             self._finish(self._sharing.environment.is_chief)
         else:
             self._running().share_learning_rates(not self.follows_schedule)

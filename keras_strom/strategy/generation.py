@@ -557,7 +557,7 @@ class Generation:
             sharing.step.ended()
         project(self._models, sharing.space)
         if sharing.worker is not None and isinstance(sharing.step, SharedStep):
-            sent = filter(sharing.space.is_sent, sharing.space.entries)
+            sent = filter(sharing.space.is_sent, sharing.space.participants)
             sharing.results = {entry.offset: assigned.hash_of(entry) for entry in sent}
         self._report = self._describe()
         return self._report

@@ -62,6 +62,16 @@ def test_the_chief_decides_whether_an_epoch_ends_early(mode: str) -> None:
 
 
 @both_modes
+def test_the_chief_decides_after_an_epoch_too_and_another_worker_says_so(mode: str) -> None:
+    first, second = results(mode, "worker_1_wants_to_stop_after_an_epoch")
+    assert first == {"epochs": [0, 1], "warned": []}
+    assert second["epochs"] == [0, 1]
+    assert [words[: words.index(",")] for words in second["warned"]] == [
+        "worker 1: a callback has set model.stop_training"
+    ]
+
+
+@both_modes
 def test_metrics_may_have_several_values(mode: str) -> None:
     for result in results(mode, "a_metric_has_several_values"):
         assert result == {"loss": [2], "f1": [2, 3], "val_f1": [2, 3]}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import pathlib
 import sys
 import time
@@ -117,6 +118,27 @@ def worker_1_wants_to_stop_within_an_epoch(place: Place) -> dict[str, Any]:
     counts = Counts(place)
     history = place.model().fit(*data(), batch_size=8, epochs=2, verbose=0, callbacks=[counts])
     return {"batches": counts.batches, "epochs": history.epoch}
+
+
+class WantsToStop(keras.callbacks.Callback):
+    """After the first epoch, off the chief."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.stop_training = epoch == 0 and not keras_strom.is_chief()
+
+
+@case
+def worker_1_wants_to_stop_after_an_epoch(place: Place) -> dict[str, Any]:
+    warned: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: warned.append(record.getMessage())
+    logger = logging.getLogger("keras_strom")
+    logger.addHandler(handler)
+    history = place.model().fit(
+        *data(), batch_size=8, epochs=2, verbose=0, callbacks=[WantsToStop()]
+    )
+    logger.removeHandler(handler)
+    return {"epochs": history.epoch, "warned": [w for w in warned if "stop_training" in w]}
 
 
 @case
