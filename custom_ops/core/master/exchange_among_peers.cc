@@ -141,6 +141,7 @@ void ShardExchange::GoOnAtMaster(uint64_t round) {
     // What is made again is no part of what anybody else ends with.
     if (!member.here && member.ran > round) {
       member.ran.reset();
+      member.has_last = false;
       member.last = {};
     }
   }
@@ -165,6 +166,52 @@ void ShardExchange::BeginAgain(Member* member, uint64_t round) {
   member->next_round = round;
   member->begins_again = true;
   member->gets_target = false;
+}
+
+// What counts is where somebody has ended the training, or else what most rounds have made.
+std::pair<bool, uint64_t> ShardExchange::WorthOfLast(const Member& member) {
+  return {member.stopped, *member.ran};
+}
+
+// Who can give better parameters than are here. All who have made as many rounds have the same.
+std::optional<int32_t> ShardExchange::BetterLast() const {
+  std::optional<int32_t> best;
+  for (const auto& [rank, member] : members_) {
+    if (!member.ran || !(member.here || member.has_last)) continue;
+    if (!best || WorthOfLast(members_.at(*best)) < WorthOfLast(member)) best = rank;
+  }
+  const bool is_here = best && std::any_of(members_.begin(), members_.end(), [&](const auto& one) {
+                         return one.second.has_last && one.second.ran == members_.at(*best).ran;
+                       });
+  return is_here ? std::nullopt : best;
+}
+
+void ShardExchange::AskForLast() {
+  const std::optional<int32_t> rank = BetterLast();
+  if (!rank) return;
+  Member& best = members_.at(*rank);
+  const bool comes = std::any_of(members_.begin(), members_.end(), [&](const auto& one) {
+    return one.second.here && one.second.asked_last && one.second.ran == best.ran;
+  });
+  if (comes) return;
+  best.asked_last = true;
+  best.mark.reset();
+  best.received = 0;
+  if (best.gave >= kFirstLastMark) best.gave.reset();  // it was forgotten for a better one
+  host_->Send(*rank, Rounds{generation_, 0, Rounds::kGiveLast, 0});
+}
+
+// `member` has given what it was asked for.
+void ShardExchange::KeepOneLast(Member* member) {
+  member->asked_last = false;
+  if (!member->has_last) member->ran.reset();  // it had said that there is something
+  Member* worse = member;
+  for (auto& [rank, other] : members_) {
+    if (&other == member || !other.has_last) continue;
+    if (member->has_last && WorthOfLast(other) < WorthOfLast(*member)) worse = &other;
+    worse->has_last = false;
+    worse->last = {};
+  }
 }
 
 bool ShardExchange::NotePeerRound(const Have& have, Member* member) {

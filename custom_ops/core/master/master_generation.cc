@@ -78,6 +78,7 @@ std::string MasterGeneration::HandleShard(int64_t now_ns, int32_t rank, const Bl
   bool whole = false;
   const std::string fault = exchange_->HandleShard(now_ns, rank, chunk, &whole);
   if (whole) NoteStep(rank, static_cast<int64_t>(chunk.name.key));
+  if (whole && chunk.name.mark >= kFirstLastMark) Advance();
   return fault;
 }
 
@@ -124,7 +125,7 @@ void MasterGeneration::Refresh() {
 
 void MasterGeneration::HandleDone(int32_t rank, const Done& done) {
   if (!IsLiveMember(rank) || phase_ != Phase::kTraining) return;
-  if (exchange_) exchange_->Finish(rank, done.stop != 0);
+  if (exchange_) exchange_->Finish(rank, done.stop != 0, done.rounds);
   members_[rank].final_counter = done.counter;
   if (sequencer_) sequencer_->Done(StepperOf(rank), done.counter);
   if (done.stop != 0) {
@@ -413,6 +414,7 @@ void MasterGeneration::AnswerHeldUp() {
 bool MasterGeneration::AllDone() const {
   if (!AnyLive() || AnyReturns()) return false;  // somebody may come in their place
   if (sequencer_ && !sequencer_->Finished()) return false;
+  if (exchange_ && !exchange_->HasLast()) return false;
   // Asked last, for it looks at every place in the tree.
   return AllLive([this](const Member& member) {
            return member.final_counter &&

@@ -88,7 +88,7 @@ void ShardExchange::Return(int32_t rank) {
 void ShardExchange::Leave(int32_t rank) {
   const auto found = members_.find(rank);
   if (found == members_.end()) return;
-  found->second.here = found->second.gets_target = false;
+  found->second.here = found->second.gets_target = found->second.asked_last = false;
   found->second.next_round = NextRoundOf(found->second);
   EndWait(rank);
   streams_.erase(rank);
@@ -98,7 +98,7 @@ void ShardExchange::Leave(int32_t rank) {
   next_ns_ = 0;
 }
 
-void ShardExchange::Finish(int32_t rank, bool stop) {
+void ShardExchange::Finish(int32_t rank, bool stop, uint64_t rounds) {
   const auto found = members_.find(rank);
   if (found == members_.end()) return;
   Member& member = found->second;
@@ -106,6 +106,7 @@ void ShardExchange::Finish(int32_t rank, bool stop) {
   member.trains = member.in_rounds = member.in_round = false;
   member.awaited = false;
   member.stopped |= stop;
+  if (plan_.IsOfGradients() && rounds != Done::kNone) member.ran = rounds;
   next_ns_ = 0;
 }
 
@@ -202,6 +203,7 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   if (found == members_.end() || closed_) return "";
   Member& member = found->second;
   const uint64_t mark = chunk.name.mark;
+  if (plan_.IsOfGradients() && mark >= kFirstLastMark && !member.asked_last) return "";
   if (plan_.IsOfGradients() && mark < kFirstLastMark) {
     if (mark >= kFirstMeanMark) return TakeMean(rank, chunk);
     // It has not had the word in time.
@@ -265,8 +267,9 @@ std::string ShardExchange::HandleShard(int64_t now_ns, int32_t rank, const BlobC
   *whole = true;
   member.gave = mark;
   member.in_rounds = member.awaited = member.trains;
-  if (plan_.HasRounds() && mark >= kFirstLastMark && !nothing) {
-    member.ran = plan_.IsOfGradients() ? chunk.name.count : member.ended_before;
+  if (plan_.HasRounds() && mark >= kFirstLastMark) {
+    member.has_last = !nothing;
+    if (plan_.IsOfGradients()) KeepOneLast(&member);
   }
   if (member.owes == mark) member.owes.reset();
   if (plan_.IsOfGradients()) {
@@ -377,6 +380,7 @@ void ShardExchange::Advance(int64_t now_ns) {
   AdvanceStreams(now_ns);
   if (closed_) return;
   if (plan_.IsMpca()) AdvanceTicks(now_ns);
+  if (plan_.IsOfGradients()) AskForLast();
   if (plan_.HasRounds()) AdvanceRounds(now_ns);
 }
 
@@ -642,8 +646,7 @@ void ShardExchange::AdvanceStreams(int64_t now_ns) {
 }
 
 void ShardExchange::Close() {
-  if (std::exchange(closed_, true)) return;
-  if (plan_.IsOfGradients()) return TakeModel();
+  if (std::exchange(closed_, true) || plan_.IsOfGradients()) return;
   if (plan_.HasRounds()) KeepLast();
   for (int32_t shard = 0; shard < joint_.shards(); ++shard) {
     if (plan_.method.kind != STROM_EASGD) joint_.Update(shard);
@@ -655,7 +658,7 @@ void ShardExchange::Close() {
 void ShardExchange::KeepLast() {
   for (auto& [rank, member] : members_) {
     const std::vector<float> last = std::exchange(member.last, {});
-    if (member.ran != number_) continue;
+    if (!member.has_last || member.ended_before != number_) continue;
     for (int64_t part = 0; part < joint_.last_part(0); ++part) {
       const ElementRange place = joint_.part(part);
       joint_.Keep(part, rank, {last.begin() + place.offset, last.begin() + place.end()});
@@ -663,22 +666,11 @@ void ShardExchange::KeepLast() {
   }
 }
 
-// What counts is where somebody has ended the training, or else what most steps have made; all who
-// have made as many have the same, so it is the lowest rank's.
-void ShardExchange::TakeModel() {
-  Member* furthest = nullptr;
-  const auto progress = [](const Member& member) { return std::pair(member.stopped, *member.ran); };
-  for (auto& [rank, member] : members_) {
-    if (!member.ran) continue;
-    if (furthest == nullptr || progress(*furthest) < progress(member)) furthest = &member;
-  }
-  if (furthest != nullptr) model_ = std::move(furthest->last);
-  for (auto& [rank, member] : members_) member.last = {};
-}
-
 void ShardExchange::WriteTo(std::vector<float>* flat) const {
   if (!plan_.IsOfGradients()) return Scatter(plan_, joint_.joint(), flat);
-  if (!model_.empty()) Scatter(plan_, model_, flat);
+  for (const auto& [rank, member] : members_) {
+    if (closed_ && member.has_last) Scatter(plan_, member.last, flat);
+  }
 }
 
 void ShardExchange::AddStatus(JsonObject* json) const {

@@ -2,8 +2,8 @@
 // mean into the joint model and sends the target out, three shards at once (MPCA SGD's phases); or
 // rounds of all workers (SparkNet, synchronous EASGD); or each worker's own exchanges (EASGD).
 // Rounds of gradients (exact mode) leave the model to the workers, who have the same: the master
-// gets it with their last snapshots, and nobody may miss a round. Once they are linked they make
-// these rounds among themselves (core/master/peer_plan.h). The arithmetic is
+// asks one who has ended for its last snapshot, and nobody may miss a round. Once they are linked
+// they make these rounds among themselves (core/master/peer_plan.h). The arithmetic is
 // core/joint/joint_model.h's. Sans-IO; core/worker/shard_agent.h is the counterpart.
 //
 // Nothing waits for one worker for ever: a tick ends after a time at the latest, and a snapshot
@@ -59,8 +59,9 @@ class ShardExchange {
   void Return(int32_t rank);
   // Its link is gone.
   void Leave(int32_t rank);
-  // It makes no step any more; its last snapshots follow. `stop`: it has ended training for all.
-  void Finish(int32_t rank, bool stop = false);
+  // It makes no step any more; its last snapshots follow, of gradients once it is asked. `stop`: it
+  // has ended training for all. `rounds`: see Done.
+  void Finish(int32_t rank, bool stop = false, uint64_t rounds = Done::kNone);
 
   // --- averages, where there are rounds
   // Whether it waits in one, and others in theirs for it. Not so who joins others in the middle,
@@ -79,6 +80,8 @@ class ShardExchange {
   // What it will have is the state with which `round` begins: that is the one at hand, and waits
   // for it. False: it is not.
   [[nodiscard]] bool Hold(int32_t rank, uint64_t round);
+  // Of those who have ended and can give their parameters nobody has better ones than are here.
+  bool HasLast() const { return !BetterLast(); }
   // False: rounds have gone on without it since Leave, and it lacks what they have brought.
   bool MayReturn(int32_t rank) const;
 
@@ -127,13 +130,15 @@ class ShardExchange {
     bool gets_target = false;      // of the tick at hand, or of the round's parts
     bool gets_change = false;      // of the round: as it has given
     std::vector<float> last;       // rounds: its last snapshot, as far as it is here
-    std::optional<uint64_t> ran;   // ... and the rounds that the whole of that has in it
-    uint64_t ended_before = 0;     // ... and the first that it has not given for, of models
+    bool has_last = false;         // ... and it is whole
+    uint64_t ended_before = 0;     // the first round of models that it has not given for
     // Of gradients.
     bool begins_again = false;  // what is under way of it may be from before
     uint32_t rate = 0;          // the bits of its learning rate
     uint64_t next_round = 0;    // that it gives something for, when its link was lost
     bool stopped = false;
+    std::optional<uint64_t> ran;  // rounds in its last snapshot, once it has ended
+    bool asked_last = false;      // ... for which it was asked over this link
     // To estimate how long its steps take.
     std::optional<std::pair<int64_t, int64_t>> at;  // iteration, when
     double step_ns = 0;                             // 0 = not known
@@ -156,7 +161,10 @@ class ShardExchange {
   uint64_t NextRoundOf(const Member& member) const;
   std::string TakeLast(const BlobChunk& chunk, Member* member);
   void KeepLast();
-  void TakeModel();
+  static std::pair<bool, uint64_t> WorthOfLast(const Member& member);
+  std::optional<int32_t> BetterLast() const;
+  void AskForLast();
+  void KeepOneLast(Member* member);
   void NoteSteps(int64_t now_ns, const BlobName& name, Member* member);
 
   void AdvanceTicks(int64_t now_ns);
@@ -228,7 +236,6 @@ class ShardExchange {
   std::map<int32_t, Stream> streams_;       // by rank
   uint32_t rate_ = 0;                       // of gradients: what goes out with the mean
   bool has_mean_before_ = true;             // ... and joint_ has that of the round before
-  std::vector<float> model_;                // of gradients: once closed, where anybody has given it
   PeerPlan peers_;                          // of gradients
   bool stops_peers_ = false;                // once the round at hand has ended here
   int64_t rounds_among_peers_ = 0;

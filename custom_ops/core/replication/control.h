@@ -170,9 +170,12 @@ struct Done {
   uint64_t generation = 0;
   uint64_t counter = 0;
   uint8_t stop = 0;
+  // Of gradients, of which the sender's last parameters are made.
+  static constexpr uint64_t kNone = UINT64_MAX;  // it has none to give
+  uint64_t rounds = kNone;
   template <typename Archive>
   void Fields(Archive& archive) {
-    archive(generation, counter, stop);
+    archive(generation, counter, stop, rounds);
   }
 };
 
@@ -542,6 +545,7 @@ struct Rounds {
     // Among the workers: one waits in an average. Until the receiver asks for one itself, it says
     // AT_ROUND as soon as it has given for a round whose mean is not there.
     kSayGiven = 4,
+    kGiveLast = 5,  // the receiver's last parameters, please: it has said DONE
   };
   uint64_t generation = 0;
   uint64_t version = 0;

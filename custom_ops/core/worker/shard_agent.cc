@@ -113,9 +113,13 @@ Status ShardAgent::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int3
     SayGiven();
     return {};
   }
+  if (rounds.where == Rounds::kGiveLast) {
+    if (rounds_in_last() != Done::kNone) SendGiven(given_.back());
+    return {};
+  }
   const bool is_named = std::binary_search(ranks.begin(), ranks.end(), rank);
   const bool may_begin = is_named && !peers_ && !stopped_;
-  if (rounds.where > Rounds::kSayGiven || (rounds.where == Rounds::kAmongPeers && !may_begin)) {
+  if (rounds.where > Rounds::kGiveLast || (rounds.where == Rounds::kAmongPeers && !may_begin)) {
     return {Code::kCorrupt, "an order for rounds that cannot be"};
   }
   rounds_version_ = rounds.version;
@@ -147,9 +151,17 @@ Status ShardAgent::Handle(const Rounds& rounds, std::vector<int32_t> ranks, int3
   return {};
 }
 
-// What is given does not go to the master: the round is made among the workers, or nowhere yet.
+uint64_t ShardAgent::rounds_in_last() const {
+  const bool has_last = plan_.IsOfGradients() && !given_.empty() &&
+                        given_.back().mark >= kFirstLastMark && !given_.back().values->empty();
+  return has_last ? static_cast<uint64_t>(given_.back().steps) : Done::kNone;
+}
+
+// What is given does not go to the master: the round is made among the workers, or nowhere yet, or
+// it is a last snapshot for which the master has to ask.
 bool ShardAgent::IsHeld(const Given& given) const {
-  if (!plan_.IsOfGradients() || given.mark >= kFirstLastMark) return false;
+  if (!plan_.IsOfGradients()) return false;
+  if (given.mark >= kFirstLastMark) return true;
   return stopped_ || (peers_ && peers_->Has(given.mark));
 }
 
@@ -326,10 +338,12 @@ void ShardAgent::HandleTarget(const Blob& blob) {
 void ShardAgent::Give(uint64_t mark, int64_t iteration, int64_t steps, std::vector<float> values) {
   // The round at hand may have become another since the training thread has looked.
   if (plan_.HasRounds() && mark < kFirstLastMark && tick_) mark = *tick_;
+  // A mean that comes later is no part of a last snapshot.
+  if (plan_.IsOfGradients()) steps = static_cast<int64_t>(next_round_);
   const auto held = std::make_shared<std::vector<float>>(std::move(values));
   given_.push_back({mark, iteration, steps, held, true, {}});
   last_given_ = mark;
-  if (registered_) SendGiven(given_.back());
+  if (registered_ && !IsHeld(given_.back())) SendGiven(given_.back());
 }
 
 void ShardAgent::BeginGradient(int64_t iteration, GrowingGradient values) {
@@ -402,9 +416,7 @@ void ShardAgent::SendGiven(const Given& given) {
 BlobName ShardAgent::NameOf(const Given& given) const {
   int64_t steps = std::clamp<int64_t>(given.steps, 0, UINT32_MAX);
   if (plan_.IsOfGradients()) {
-    steps = given.mark < kFirstLastMark
-                ? RateBits(given.values->back())
-                : static_cast<int64_t>(std::min<uint64_t>(next_round_, UINT32_MAX));
+    steps = given.mark < kFirstLastMark ? RateBits(given.values->back()) : 0;
   }
   return {BlobKind::kShard, generation_, static_cast<uint64_t>(given.iteration), given.mark,
           static_cast<uint32_t>(steps)};

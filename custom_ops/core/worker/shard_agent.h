@@ -87,6 +87,9 @@ class ShardAgent {
   uint64_t next_round() const { return next_round_; }
   // It waits in an average from here on.
   void BeginToWait() { says_given_ = false; }
+  // Of gradients, of which the last snapshot is made, or Done::kNone. The master asks one of those
+  // who have ended for it, for all have the same.
+  uint64_t rounds_in_last() const;
   // That the joint model has finished, as the master has told last.
   uint64_t cycles() const { return cycles_; }
 
@@ -94,7 +97,7 @@ class ShardAgent {
   struct Given {
     uint64_t mark = 0;
     int64_t iteration = 0;
-    int64_t steps = 0;
+    int64_t steps = 0;  // of the last snapshot of gradients: rounds
     GrowingGradient values;
     bool is_whole = true;        // else a gradient that is being written
     std::vector<int64_t> parts;  // of which these are there

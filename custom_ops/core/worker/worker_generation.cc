@@ -392,8 +392,9 @@ void WorkerGeneration::AskAverage() {
 }
 
 void WorkerGeneration::SayDone() {
-  host_->Send(
-      Done{layout_.generation, host_->last_own_counter(), static_cast<uint8_t>(stop_ ? 1 : 0)});
+  host_->Send(Done{layout_.generation, host_->last_own_counter(),
+                   static_cast<uint8_t>(stop_ ? 1 : 0),
+                   joint_ ? joint_->rounds_in_last() : Done::kNone});
 }
 
 void WorkerGeneration::RaiseAverage() {

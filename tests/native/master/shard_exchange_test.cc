@@ -25,7 +25,10 @@ constexpr int64_t kPart = 16;
 
 class RecordingHost final : public ShardExchangeHost {
  public:
-  void Send(int32_t, const ControlMessage&) override {}
+  void Send(int32_t rank, const ControlMessage& message) override {
+    const auto* const rounds = std::get_if<Rounds>(&message);
+    if (rounds != nullptr && rounds->where == Rounds::kGiveLast) asked_last.push_back(rank);
+  }
   void SendBlob(int32_t rank, const std::vector<Buffer>& chunks) override {
     for (const Buffer& chunk : chunks) {
       BlobChunk parsed;
@@ -52,6 +55,7 @@ class RecordingHost final : public ShardExchangeHost {
     }
   };
   std::map<int32_t, std::vector<Piece>> got;
+  std::vector<int32_t> asked_last;  // for their last snapshots
 };
 
 class RoundsTest : public testing::Test {
@@ -264,8 +268,13 @@ class RoundsOfGradientsTest : public RoundsTest {
     Give(rank, round, value, 0, 3, RateBits(rate));
   }
   // The last snapshot of who has `rounds` in it.
-  void GiveLast(int32_t rank, float value, uint32_t rounds) {
-    Give(rank, LastMark(0), value, 0, 3, rounds);
+  void GiveLast(int32_t rank, float value, uint64_t rounds) {
+    End(rank, rounds);
+    Give(rank, LastMark(0), value);
+  }
+  void End(int32_t rank, uint64_t rounds) {
+    exchange->Finish(rank, /*stop=*/false, rounds);
+    Settle();
   }
   std::vector<float> Model() {
     exchange->Close();
@@ -315,6 +324,50 @@ TEST_F(RoundsOfGradientsTest, WithoutALastSnapshotTheParametersStayAsTheyAre) {
   GiveGradient(0, 0, 1);
   GiveGradient(1, 0, 1);
   EXPECT_THAT(Model(), Each(-1.0f));
+}
+
+TEST_F(RoundsOfGradientsTest, OneIsAskedForTheModelThatAllHave) {
+  GiveGradient(0, 0, 1);
+  GiveGradient(1, 0, 1);
+  EXPECT_TRUE(exchange->HasLast()) << "nobody has ended";
+  End(1, 1);
+  EXPECT_FALSE(exchange->HasLast());
+  End(0, 1);
+  EXPECT_THAT(host.asked_last, ElementsAre(1));
+  Give(0, LastMark(0), 9);  // which it was not asked for
+  EXPECT_FALSE(exchange->HasLast());
+  Give(1, LastMark(0), 8);
+  EXPECT_TRUE(exchange->HasLast());
+  exchange->Leave(1);
+  Settle();
+  EXPECT_THAT(host.asked_last, ElementsAre(1));
+  EXPECT_THAT(Model(), Each(8.0f));
+}
+
+TEST_F(RoundsOfGradientsTest, WhereTheOneThatIsAskedIsLostAnotherIsAsked) {
+  End(1, 1);
+  End(0, 1);
+  Give(1, LastMark(0), 7, 0, 2);  // the rest is lost with its line
+  exchange->Leave(1);
+  Settle();
+  ASSERT_THAT(host.asked_last, ElementsAre(1, 0));
+  exchange->Leave(0);
+  exchange->Return(1);
+  Settle();
+  ASSERT_THAT(host.asked_last, ElementsAre(1, 0, 1));
+  Give(1, LastMark(0), 8);
+  EXPECT_THAT(Model(), Each(8.0f));
+}
+
+TEST_F(RoundsOfGradientsTest, WhoHasMadeMoreRoundsIsAskedTooAndOneModelIsKept) {
+  exchange->Join(2, false);
+  End(0, 1);
+  GiveLast(1, 8, 2);
+  Give(0, LastMark(0), 7);  // it was on its way
+  EXPECT_TRUE(exchange->HasLast());
+  GiveLast(2, 9, 3);
+  EXPECT_THAT(host.asked_last, ElementsAre(0, 1, 2));
+  EXPECT_THAT(Model(), Each(9.0f));
 }
 
 TEST_F(RoundsOfGradientsTest, TheRoundAtHandWaitsForWhoHasTheStateBeforeIt) {

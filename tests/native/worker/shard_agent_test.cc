@@ -1,4 +1,5 @@
 // What a worker says again after a lost link: its last snapshots too, whatever has come meanwhile.
+// Of gradients one gives its last snapshot when the master asks for it.
 #include "core/worker/shard_agent.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +81,22 @@ TEST(ShardAgent, ALastSnapshotOutlastsTheMeanThatItsWorkerWaitsForNoMore) {
   agent.Advance(0);
   agent.Give(LastMark(0), 0, 1, std::vector<float>(kSize, 1.0f));  // the wait ran out
   Hear(&agent, {BlobKind::kTarget, kGeneration, 0, 0, 0}, 2.0f);
-  EXPECT_TRUE(SaidAgain(&host, &agent).contains(LastMark(0)));
+  EXPECT_EQ(agent.rounds_in_last(), 0u) << "the mean is no part of it";
+  EXPECT_FALSE(SaidAgain(&host, &agent).contains(LastMark(0))) << "nobody has asked for it";
+  const Rounds please{kGeneration, 0, Rounds::kGiveLast, 0};
+  ASSERT_TRUE(agent.Handle(please, {0}, 0).ok());
+  EXPECT_TRUE(host.marks.contains(LastMark(0)));
+}
+
+TEST(ShardAgent, OfGradientsWhoseLastSnapshotIsNotFiniteHasNoneToGive) {
+  Host host;
+  DropCounters drops;
+  ShardAgent agent(PlanOf(STROM_SPARKNET, 1, 1), kGeneration, 0, &host, &drops);
+  EXPECT_EQ(agent.rounds_in_last(), Done::kNone) << "it has not ended";
+  agent.Give(LastMark(0), 0, 1, {});
+  EXPECT_EQ(agent.rounds_in_last(), Done::kNone);
+  ASSERT_TRUE(agent.Handle(Rounds{kGeneration, 0, Rounds::kGiveLast, 0}, {0}, 0).ok());
+  EXPECT_TRUE(host.marks.empty());
 }
 
 TEST(ShardAgent, TheJointModelIsAskedForOnceTheMasterHasTheDifferenceBefore) {
