@@ -101,8 +101,7 @@ void MemoryNetwork::SetPath(Host from, Host to, const PathOptions& options) {
 }
 
 void MemoryNetwork::SetBlocked(Host a, Host b, bool blocked) {
-  const bool changes = blocked ? blocked_.insert(Pair(a, b)).second : blocked_.erase(Pair(a, b));
-  if (!changes) return;
+  if (!cuts_.Count(Pair(a, b), blocked)) return;
   ForConnectionsOf(a, [&](Connection* connection, int side) {
     if (connection->ends[1 - side].host != b) return;
     blocked ? Stall(connection) : Unstall(connection);
@@ -152,7 +151,7 @@ void MemoryNetwork::ForConnectionsOf(Host host, Visit visit) {
 
 int MemoryNetwork::StallsBetween(Host a, Host b) const {
   return hosts_[a]->paused + hosts_[a]->killed + hosts_[b]->paused + hosts_[b]->killed +
-         static_cast<int>(blocked_.contains(Pair(a, b)));
+         static_cast<int>(cuts_.contains(Pair(a, b)));
 }
 
 void MemoryNetwork::Stall(Connection* connection) {

@@ -14,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <queue>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -114,7 +113,7 @@ class MemoryNetwork final : public SimulatedNetwork {
   std::deque<Connection> connections_;
   PathOptions default_path_ = {.jitter_ns = 5'000'000};
   std::map<std::pair<Host, Host>, Path> paths_;
-  std::set<std::pair<Host, Host>> blocked_;  // the smaller one first
+  Cuts cuts_;  // the smaller host first
   std::priority_queue<Delivery, std::vector<Delivery>, Later> deliveries_;
   // When hosts are due; an entry that is not the host's `scheduled_ns` is an old one.
   std::priority_queue<std::pair<int64_t, Host>, std::vector<std::pair<int64_t, Host>>,

@@ -43,10 +43,7 @@ void Network::SetBlocked(Host a, Host b, bool blocked) {
 }
 
 void Network::SetOneWayBlocked(Host from, Host to, bool blocked) {
-  Path& path = PathBetween(from, to);
-  PathOptions options = path.options();
-  options.blocked = blocked;
-  path.Set(options);
+  cuts_.Count({from, to}, blocked);
 }
 
 void Network::Kill(Host host) {
@@ -141,7 +138,7 @@ void Network::Transmit(Host from, const Address& address, Bytes datagram) {
   if (tap_) tap_(from, to, datagram);
   const int64_t bytes = static_cast<int64_t>(datagram.size()) + kIpAndUdpBytes;
   const std::optional<int64_t> left_ns = hosts_[from].outgoing.Pass(now_ns_, bytes);
-  if (!left_ns) return;
+  if (!left_ns || cuts_.contains({from, to})) return;
   for (Path::Arrival& arrival : PathBetween(from, to).Carry(*left_ns, datagram, &random_)) {
     Push({arrival.time_ns, next_order_++, hosts_[from].address, to, false,
           std::move(arrival.datagram)});

@@ -105,6 +105,7 @@ class Network final : public SimulatedNetwork {
   std::map<Address, Host> by_address_;
   PathOptions default_path_;
   std::map<std::pair<Host, Host>, Path> paths_;
+  Cuts cuts_;
   std::vector<Arrival> arrivals_;                           // a heap, the earliest first
   std::vector<uint8_t> out_ = std::vector<uint8_t>(65536);  // the datagram being sent
   Tap tap_;

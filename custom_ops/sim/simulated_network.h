@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <utility>
 
 #include "core/base/link_layer.h"
 #include "sim/path.h"
@@ -18,6 +20,24 @@
 namespace strom {
 
 using Host = size_t;
+
+// The ways between two hosts that are cut. Cuts of one way may overlap: the last to end heals it.
+class Cuts {
+ public:
+  using Way = std::pair<Host, Host>;
+  // One more, or one less; whether that cuts or heals the way.
+  bool Count(const Way& way, bool cut) {
+    if (cut) return ++times_[way] == 1;
+    const auto found = times_.find(way);
+    if (found == times_.end() || --found->second > 0) return false;
+    times_.erase(found);
+    return true;
+  }
+  bool contains(const Way& way) const { return times_.contains(way); }
+
+ private:
+  std::map<Way, int> times_;
+};
 
 class SimulatedNetwork {
  public:
@@ -39,7 +59,7 @@ class SimulatedNetwork {
   // All paths, present and future, or one direction between two hosts.
   virtual void SetPaths(const PathOptions& options) = 0;
   virtual void SetPath(Host from, Host to, const PathOptions& options) = 0;
-  // Cuts or heals both directions.
+  // Cuts or heals both directions, whatever path is set meanwhile; see Cuts.
   virtual void SetBlocked(Host a, Host b, bool blocked) = 0;
   // Cuts or heals one direction: `to` no longer hears `from`.
   virtual void SetOneWayBlocked(Host from, Host to, bool blocked) = 0;

@@ -150,5 +150,18 @@ TEST(NetworkTest, WhatIsSentToAnAddressThatMovedAwayIsLost) {
   EXPECT_EQ(pair.network.endpoint(pair.master).counters().datagrams_received, received);
 }
 
+TEST(NetworkTest, AWayIsCutUntilTheLastOfItsCutsEndsWhateverPathIsSet) {
+  Pair pair(4);
+  pair.network.SetBlocked(pair.master, pair.worker, true);
+  pair.network.SetOneWayBlocked(pair.worker, pair.master, true);
+  pair.network.SetPath(pair.worker, pair.master, {.loss = .01});
+  pair.network.SetBlocked(pair.master, pair.worker, false);
+  pair.Send(100);
+  pair.network.RunFor(kSecond / 2);
+  EXPECT_TRUE(pair.arrivals_ns.empty());
+  pair.network.SetOneWayBlocked(pair.worker, pair.master, false);
+  EXPECT_TRUE(pair.network.RunUntil(kSecond, [&] { return !pair.arrivals_ns.empty(); }));
+}
+
 }  // namespace
 }  // namespace strom
