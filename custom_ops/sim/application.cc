@@ -225,6 +225,11 @@ void Application::NoteRound() {
     hooks_.on_violation("cannot step: " + joint_.failure().message);
   }
   LookAtRound(/*ends=*/false);
+  if (!joint_.mean().empty()) {
+    const std::string wrong =
+        ledger_->gradients().Check(script_.plan, record_.generation, record_.rounds, joint_.mean());
+    if (!wrong.empty()) hooks_.on_violation(wrong);
+  }
   ++record_.rounds;
   round_hash_ = HashOf(record_.parameters);
   ledger_->Reach(record_.generation, record_.rounds, *round_hash_);
@@ -392,13 +397,17 @@ std::vector<float> Application::DrawGradient() {
 void Application::TrainStepByGradient(int64_t now_ns) {
   ++record_.joint_steps;
   gradient_ = DrawGradient();
+  ledger_->gradients().Give(record_.generation, record_.rounds, rank_, *gradient_);
   if (!random_.Chance(.5)) return EndStepByGradient(now_ns);
   const size_t pieces = JointProgram::Cut(*gradient_).size();
   const auto first = static_cast<size_t>(random_.Below(static_cast<int64_t>(pieces)));
   joint_.GiveEarly(now_ns, record_.step, *gradient_, first, pieces);
   if (!joint_.failure().ok()) hooks_.on_violation("cannot give: " + joint_.failure().message);
   // Now and then a step fails in its middle, and the program makes another one.
-  if (random_.Chance(.1)) gradient_ = DrawGradient();
+  if (random_.Chance(.1)) {
+    gradient_ = DrawGradient();
+    ledger_->gradients().Skip(record_.generation, record_.rounds);
+  }
   next_action_ns_ = now_ns + random_.Between(0, 2 * script_.think_ns);
 }
 

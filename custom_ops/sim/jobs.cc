@@ -267,6 +267,7 @@ Job DrawJobWithGradients(uint64_t seed, SimulatedLinks links) {
     script.donation_bytes = std::max<int64_t>(script.donation_bytes, 0);  // all have something
   }
   DrawEpochs(seed, &job);
+  if (!job.scripts[0].averages_meet) job.options.cut_off_at_last = .1;
   return job;
 }
 

@@ -76,15 +76,17 @@ void JointProgram::StepByGradient(int64_t now_ns, int64_t iteration,
 }
 
 void JointProgram::TakeGradient(int64_t now_ns, std::vector<float>* x) {
-  std::vector<float> mean(static_cast<size_t>(plan_.size()));
-  const GradientPiece<float> piece{std::span(mean), 0, "variable"};
+  const bool is_of_all = joint_ != nullptr;
+  mean_.assign(static_cast<size_t>(plan_.size()), 0.0f);
+  const GradientPiece<float> piece{std::span(mean_), 0, "variable"};
   float rate = 0;
   failure_ = local_.TakeGradient({&piece, 1}, false, now_ns, {}, &rate);
   if (!failure_.ok()) return;
   size_t from = 0;
   for (const LocalPiece& trained : Pieces(x)) {
-    for (float& value : trained.values) value += rate * mean[from++];
+    for (float& value : trained.values) value += rate * mean_[from++];
   }
+  if (!is_of_all) mean_.clear();
 }
 
 void JointProgram::Finish(int64_t now_ns, int64_t iteration, const std::vector<float>& x) {

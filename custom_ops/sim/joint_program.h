@@ -33,6 +33,8 @@ class JointProgram final : public JointExchange {
   void GiveEarly(int64_t now_ns, int64_t iteration, const std::vector<float>& gradient,
                  size_t first, size_t last);
   void StepByGradient(int64_t now_ns, int64_t iteration, const std::vector<float>& gradient);
+  // Of the round that Continue has ended; empty where there was none, for the master is lost.
+  const std::vector<float>& mean() const { return mean_; }
   // After the last one.
   void Finish(int64_t now_ns, int64_t iteration, const std::vector<float>& x);
   // The node's kJoint.
@@ -59,6 +61,7 @@ class JointProgram final : public JointExchange {
   JointPlan plan_;
   LocalModel local_;
   JointValues joint_;
+  std::vector<float> mean_;
   bool waits_ = false;
   bool steps_ = false;
   Status failure_;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/types.h"
+#include "sim/given_gradients.h"
 
 namespace strom {
 
@@ -69,6 +70,8 @@ class Ledger {
     return found != reached_.end() && found->second.contains(hash);
   }
 
+  GivenGradients& gradients() { return gradients_; }
+
   // The last counter of each origin so far.
   const VersionVector& submitted() const { return submitted_; }
   // The message that was submitted under this name; null = none was.
@@ -101,6 +104,7 @@ class Ledger {
 
   std::map<uint64_t, Origin> origins_;
   VersionVector submitted_;
+  GivenGradients gradients_;
   std::map<uint64_t, std::vector<float>> initial_;
   std::map<uint64_t, int64_t> given_;
   struct Rounds {  // so many

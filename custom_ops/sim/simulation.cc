@@ -164,10 +164,22 @@ void Simulation::StartProcess(int32_t rank, Host host, int32_t attempt, uint64_t
   }
 }
 
+// See Rounds::kGiveLast.
+bool Simulation::IsAskedForLast(const LinkEvent& event) {
+  ControlMessage word;
+  return event.type == LinkEvent::Type::kMessage && event.channel == Channel::kControl &&
+         event.payload->front() == Rounds::kType && ParseControl(*event.payload, &word).ok() &&
+         std::get<Rounds>(word).where == Rounds::kGiveLast;
+}
+
 void Simulation::BindWorker(Process* process) {
   SimulatedNetwork::Hooks& hooks = network_->hooks(process->host);
   hooks.on_event = [this, process](int64_t now_ns, LinkEvent event) {
     if (process->links->Note(event)) CutOffAtPieces(process->rank);
+    if (IsAskedForLast(event) && network_->random().Chance(options_.cut_off_at_last)) {
+      Log(process->name() + " is cut off as it is asked for its last parameters");
+      At(now_ns, [this, process] { CutOff(process->rank); });
+    }
     process->node->HandleLinkEvent(now_ns, std::move(event));
   };
   hooks.next_timeout = [process] {
@@ -361,6 +373,7 @@ void Simulation::ScheduleFaults() {
 
 void Simulation::Begin(const Fault& fault) {
   Log("fault begins: " + FaultPlan{{}, {fault}}.Text());
+  for (const int32_t rank : fault.ranks) Strike(rank);
   switch (fault.kind) {
     case Fault::Kind::kPause:
       for (const int32_t rank : fault.ranks) network_->SetPaused(HostOf(rank), true);
@@ -443,7 +456,15 @@ void Simulation::SetPathsOf(const std::vector<int32_t>& ranks, const PathOptions
   }
 }
 
+// Of what it gives in a round something may be left out from here on; at a lost master anybody's.
+void Simulation::Strike(int32_t rank) {
+  for (int32_t one = 0; one < size(); ++one) {
+    if (one == rank || rank == kMasterRank) ledger_.gradients().Strike(one);
+  }
+}
+
 void Simulation::KillProcess(int32_t rank) {
+  Strike(rank);
   if (rank == kMasterRank) {
     Log("the master is killed");
     return network_->Kill(master_host_);
@@ -500,6 +521,7 @@ uint64_t Simulation::FirstGenerationOfReplacement(int32_t rank) {
 // What a script asks for: nobody reaches it for up to two failure timeouts.
 void Simulation::CutOff(int32_t rank) {
   cut_off_[static_cast<size_t>(rank)] = true;
+  Strike(rank);
   ++disturbances_;
   SetReachable({rank}, false);
   At(network_->now_ns() + network_->random().Between(1, 2 * options_.failure_timeout_ns),

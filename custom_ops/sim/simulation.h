@@ -51,6 +51,7 @@ struct SimulationOptions {
   uint64_t packets_per_key_phase = 0;  // datagrams only: as in EndpointOptions
   size_t max_origins = kMaxOrigins;    // as in MasterNodeOptions
   double cut_off_at_pieces = 0;  // with this chance who has got the first part of pieces of values
+  double cut_off_at_last = 0;    // ... and who is asked for the last parameters of all
   // With this chance a chief that comes for a lost one begins the generation after that which runs.
   double chief_is_ahead = 0;
   FaultPlan plan = {};
@@ -128,6 +129,7 @@ class Simulation {
   void SetReachable(const std::vector<int32_t>& ranks, bool reachable);
   void SetHeard(const Fault& fault, bool heard);
   void SetPathsOf(const std::vector<int32_t>& ranks, const PathOptions& paths);
+  void Strike(int32_t rank);
   void KillProcess(int32_t rank);
   void Replace(int32_t rank);
   void ReplaceMaster();
@@ -136,6 +138,7 @@ class Simulation {
   uint64_t FirstGenerationOfReplacement(int32_t rank);
   void CutOff(int32_t rank);
   void CutOffAtPieces(int32_t rank);
+  static bool IsAskedForLast(const LinkEvent& event);
   void At(int64_t time_ns, std::function<void()> action);
   Host HostOf(int32_t rank) const;
 

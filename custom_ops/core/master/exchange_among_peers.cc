@@ -191,7 +191,7 @@ void ShardExchange::AskForLast() {
   if (!rank) return;
   Member& best = members_.at(*rank);
   const bool comes = std::any_of(members_.begin(), members_.end(), [&](const auto& one) {
-    return one.second.here && one.second.asked_last && one.second.ran == best.ran;
+    return one.second.asked_last && one.second.ran == best.ran;
   });
   if (comes) return;
   best.asked_last = true;
