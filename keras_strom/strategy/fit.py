@@ -59,6 +59,7 @@ from keras_strom.strategy.fit_failure import (
     leave_to_join_anew,
     raise_if_failed,
     raise_if_others_cannot_start,
+    warn_of_quiet_exit,
     words_of,
 )
 from keras_strom.strategy.generation import Generation, Sharing
@@ -559,6 +560,7 @@ class _Training:
                 return self._leave(words)
             except errors.StromError as lost:
                 _logger.warning("%s could not join anew: %s", self._who(), lost)
+        warn_of_quiet_exit(self._who(), error)
         sharing.ended = f"worker {sharing.environment.rank} failed: {words}"
         worker.close(sharing.ended)
 

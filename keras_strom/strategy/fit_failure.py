@@ -59,6 +59,17 @@ def words_of(error: BaseException) -> str:
     return first_words(f"{type(error).__name__}: {error}".strip(": ").splitlines())
 
 
+def warn_of_quiet_exit(who: str, error: BaseException) -> None:
+    """Where a script ends itself in the middle of `fit` with the status of one that ends well."""
+    if isinstance(error, SystemExit) and not error.code:
+        _logger.warning(
+            "%s: its script ends in the middle of fit with status 0, as one that has ended well: "
+            "nobody comes in its place, and the others train on without it. Raise an error, or "
+            "exit with another status, if it has failed",
+            who,
+        )
+
+
 def failed_before_the_start(fit: int, rank: int, words: str) -> str:
     """With what a worker leaves whose `fit` number `fit` has failed before it has started."""
     return f"{CANNOT_START}fit {fit} failed on worker {rank}: {words}"

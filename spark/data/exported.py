@@ -180,10 +180,16 @@ class ExportedData:
         rows = self.rows(split)
         if not rows and split == TRAIN:
             raise errors.InvalidData("there are no rows to train on")
+        if not rows:
+            raise errors.InvalidData(
+                "there are no rows to validate on: the column of validation= marks none, or its "
+                "share of so few rows is none"
+            )
         if rows < workers:
             remedy = "choose fewer workers" if split == TRAIN else "make the validation part larger"
             raise errors.InvalidData(
-                f"{rows} rows of {split} data for {workers} workers: each needs one; {remedy}"
+                f"{rows} row{'s' * (rows > 1)} of {split} data for {workers} workers: each needs "
+                f"one; {remedy}"
             )
 
     def to_json(self) -> str:

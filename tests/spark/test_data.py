@@ -385,7 +385,7 @@ def test_bad_rows_are_counted_by_column(spark: Any, run: StoreRun) -> None:
 
 def test_bad_input_is_refused_before_spark_works(spark: Any, run: StoreRun) -> None:
     df = spark.range(3).selectExpr(
-        "id", "current_date() day", "map(1, 2) m", "true flag", "'a' text"
+        "id", "current_date() day", "map(1, 2) m", "true flag", "'a' text", "0 held_out"
     )
     one = Columns(("id",), ())
     cases: list[tuple[Columns, dict[str, Any], str]] = [
@@ -399,6 +399,7 @@ def test_bad_input_is_refused_before_spark_works(spark: Any, run: StoreRun) -> N
         (one, {"validation": 1.5}, "fraction between"),
         (one, {"validation": 1}, "fraction between"),
         (one, {"workers": 4}, "3 rows of train data for 4 workers"),
+        (one, {"validation": "held_out"}, "no rows to validate on: the column of validation="),
     ]
     for columns, options, words in cases:
         with pytest.raises(errors.StromError, match=words):

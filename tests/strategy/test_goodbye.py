@@ -12,6 +12,7 @@ import pytest
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.runner.fork_server import ForkServers
 from keras_strom.runner.process import Function, WorkerProcess
+from keras_strom.strategy.fit_failure import warn_of_quiet_exit
 from tests.support.recorded_worker import DEADLINE, Recorder, script
 
 #: A script's first lines: the connection of its strategy prints why it was closed.
@@ -91,3 +92,16 @@ def test_an_error_is_told_of_where_it_has_ended_a_function(lines: str, says: str
     with WorkerProcess(work, ClusterEnvironment(), recorder) as process:
         process.wait(DEADLINE)
     assert [line for line in recorder.lines if line.startswith("goodbye")] == [says]
+
+
+@pytest.mark.parametrize(
+    ("error", "warns"),
+    [(SystemExit(0), True), (SystemExit(), True), (SystemExit(3), False), (OSError(), False)],
+    ids=repr,
+)
+def test_a_script_that_exits_well_within_fit_is_warned_of(
+    caplog: pytest.LogCaptureFixture, error: BaseException, warns: bool
+) -> None:
+    warn_of_quiet_exit("worker 1", error)
+    assert caplog.messages[:1] == [words for words in caplog.messages if "status 0" in words]
+    assert bool(caplog.messages) == warns
