@@ -77,7 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--executors", action="store_true", help="killed executors of Spark alone")
     chosen = parser.parse_args(arguments)
     name, place = ("chaos_spark", " on Spark") if chosen.spark else ("chaos", "")
-    result = report.Report(name, f"Training while workers are killed{place}", chosen.output)
+    name += "-executors" if chosen.executors else ""
+    title = f"Training while workers are killed{place}"
+    result = report.Report(name, title, chosen.output, quick=chosen.quick)
     others = OtherWork()
     if chosen.executors:
         _add_executors(result)
@@ -101,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         add_targets(result, pairs)
         large = Chaos(2, _LARGE_SECONDS, chosen.every, LARGE, spark=spark)
         add_rejoins(result, large.run(0, kills=True))
-    draw(pairs, name, chosen.output)
+    draw(pairs, result.name, chosen.output)
     if not chosen.spark:
         _add_executors(result)
     others.add_row(result)

@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=pathlib.Path, default=report.OUTPUT)
     chosen = parser.parse_args(arguments)
     rounds, seconds = (2, 3.0) if chosen.quick else (chosen.rounds, chosen.seconds)
-    result = report.Report("dashboard", "A step while the live page is open", chosen.output)
+    title = "A step while the live page is open"
+    result = report.Report("dashboard", title, chosen.output, quick=chosen.quick)
     others = OtherWork()
     figures: dict[bool, list[dict[str, float]]] = {False: [], True: []}
 

@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.megabits < 1:
         parser.error(f"--megabits={chosen.megabits}: 1 or more")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are taken down
-    result = report.Report("exact", "Exact mode beside Horovod", chosen.output)
+    result = report.Report("exact", "Exact mode beside Horovod", chosen.output, quick=chosen.quick)
     reason = namespaces.unavailable()
     if reason is not None:
         result.skip_all(TARGETS, reason)
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rounds = 1 if chosen.quick else chosen.rounds
     speeds = measure(available(result), jobs, line, rounds=rounds, quick=chosen.quick)
     add_rows(result, speeds, line)
-    draw(speeds, line, chosen.output)
+    draw(speeds, line, result.name, chosen.output)
     others.add_row(result)
     result.finish()
 
@@ -210,8 +210,8 @@ def add_rows(result: report.Report, speeds: Speeds, line: Line) -> None:
             result.target(name, timings.speedup(EXACT, over=HOROVOD), goal=GOAL)
 
 
-def draw(speeds: Speeds, line: Line, output: pathlib.Path) -> None:
-    """Milliseconds of a step, in build/bench/exact.png."""
+def draw(speeds: Speeds, line: Line, name: str, output: pathlib.Path) -> None:
+    """Milliseconds of a step, in build/bench/NAME.png."""
     tasks = list(dict.fromkeys(task for task, _ in speeds))
     figure, axes = pictures.picture(len(tasks), width=6.5, height=4)
     for one, task in zip(axes, tasks, strict=True):
@@ -230,7 +230,7 @@ def draw(speeds: Speeds, line: Line, output: pathlib.Path) -> None:
             if one_task == task
         ]
         pictures.bars(one, groups)
-    pictures.save(figure, "exact", output)
+    pictures.save(figure, name, output)
 
 
 if __name__ == "__main__":

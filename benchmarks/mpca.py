@@ -118,8 +118,8 @@ def main(arguments: Sequence[str] | None = None, output: pathlib.Path = report.O
     # Matrices are small: more threads than one a process would only wait for each other.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    name = "mpca-quick" if options.quick else "mpca"
-    result = report.Report(name, "MPCA SGD beside its rivals, in virtual time", output)
+    title = "MPCA SGD beside its rivals, in virtual time"
+    result = report.Report("mpca", title, output, quick=options.quick)
     trainings = Trainings(
         result.path.with_suffix(".jsonl"),
         resume=options.resume,

@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     effort = QUICK if chosen.quick else Effort(rounds=chosen.rounds)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are taken down
-    result = report.Report("relay", "The relay", chosen.output)
+    result = report.Report("relay", "The relay", chosen.output, quick=chosen.quick)
     others = OtherWork()
     bench = RelayBench(result, effort, chosen.program)
     bench.baselines()
@@ -384,7 +384,7 @@ class RelayBench:
         figure, (left, right) = pictures.picture(2)
         self._draw_goodput(left)
         self._draw_tails(right)
-        pictures.save(figure, "relay", output)
+        pictures.save(figure, self._report.name, output)
 
     def _draw_goodput(self, axes: Axes) -> None:
         pictures.caption(axes, "64 KB messages on a line of 1 Gbit/s", "packets lost", "MB/s")

@@ -71,6 +71,8 @@ class Report:
         name: of the file: build/bench/NAME.json.
         title: a headline for the screen.
         output: the folder of the file.
+        quick: whether this is a look alone (`--quick`): the name gets `-quick`, so that it takes no
+            real result's place, and the file says so.
 
     Example:
         >>> report = Report("codec", "Speed of the codec")
@@ -79,9 +81,12 @@ class Report:
         >>> report.finish()  # doctest: +SKIP
     """
 
-    def __init__(self, name: str, title: str, output: pathlib.Path = OUTPUT) -> None:
-        self.name = name
-        self.title = title
+    def __init__(
+        self, name: str, title: str, output: pathlib.Path = OUTPUT, *, quick: bool = False
+    ) -> None:
+        self.name = f"{name}-quick" if quick else name
+        self.title = f"{title} (a quick look)" if quick else title
+        self.quick = quick
         self.machine = describe_machine()
         self.rows: list[Row] = []
         self.targets: list[Target] = []
@@ -138,6 +143,7 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """The value that the file holds."""
         return {
+            **({"quick": True} if self.quick else {}),
             "machine": self.machine,
             "rows": self.rows,
             "targets": [

@@ -144,12 +144,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not chosen.program.exists():
         raise FileNotFoundError(f"{chosen.program} is not built; run: make bench-scale")
     effort = QUICK if chosen.quick else Effort.whole(chosen.most)
-    result = report.Report("scale", "Many workers", chosen.output)
+    result = report.Report("scale", "Many workers", chosen.output, quick=chosen.quick)
     others = OtherWork()
     add_real(result, effort, chosen.program.with_name("relay_node"))
     found = run_all(effort.cases, chosen.program, time.monotonic() + LIMIT_S)
     add(result, effort.cases, found)
-    draw(found, chosen.output)
+    draw(found, result.name, chosen.output)
     others.add_row(result)
     result.finish()
 
@@ -308,8 +308,8 @@ def add_real(result: report.Report, effort: Effort, program: pathlib.Path) -> No
 # ------------------------------------------------------------------ the picture
 
 
-def draw(found: dict[Case, dict[str, Any]], output: pathlib.Path) -> None:
-    """Bytes and messages of a link by the number of workers."""
+def draw(found: dict[Case, dict[str, Any]], name: str, output: pathlib.Path) -> None:
+    """Bytes and messages of a link by the number of workers, in build/bench/NAME.png."""
     figure, (left, right) = pictures.picture(2)
     for merging, color, name in (
         (True, pictures.BLUE, "merged"),
@@ -335,7 +335,7 @@ def draw(found: dict[Case, dict[str, Any]], output: pathlib.Path) -> None:
     right.set_yscale("log")
     pictures.caption(left, "Bytes of a link below the master", "workers", "kB a round, both ways")
     pictures.caption(right, "Messages to a leaf", "workers", "messages a round")
-    pictures.save(figure, "scale", output)
+    pictures.save(figure, name, output)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error("--seeds: 1 or more")
         effort = dataclasses.replace(effort, seeds=chosen.seeds)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are taken down
-    result = report.Report("sites", "Two sites", chosen.output)
+    result = report.Report("sites", "Two sites", chosen.output, quick=chosen.quick)
     reason = wan_line.unavailable()
     if reason is not None:
         result.skip_all(TARGETS, reason)
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 sites.set_line(line)
                 measured.append(Measured.of(training, jobs.run(training)))
     add(result, found)
-    draw(found, chosen.output)
+    draw(found, result.name, chosen.output)
     others.add_row(result)
     result.finish()
 
@@ -149,8 +149,8 @@ def add(result: report.Report, found: dict[Line, list[Measured]]) -> None:
     result.target("sites_accuracy_gap", gap, goal=0.003, better="lower")
 
 
-def draw(found: dict[Line, list[Measured]], output: pathlib.Path) -> None:
-    """Test accuracy by epoch, in build/bench/sites.png."""
+def draw(found: dict[Line, list[Measured]], name: str, output: pathlib.Path) -> None:
+    """Test accuracy by epoch, in build/bench/NAME.png."""
     figure, (axes,) = pictures.picture(width=9)
     pictures.caption(axes, "Two sites, two workers at each", "epochs", "test accuracy")
     for line, measured in found.items():
@@ -163,7 +163,7 @@ def draw(found: dict[Line, list[Measured]], output: pathlib.Path) -> None:
         for line, measured in found.items()
     }
     pictures.labels(axes, epochs[-1], ends)
-    pictures.save(figure, "sites", output)
+    pictures.save(figure, name, output)
 
 
 if __name__ == "__main__":

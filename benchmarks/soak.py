@@ -136,7 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if reason is not None:
         sys.exit(f"soak: {reason}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are taken down
-    result = report.Report("soak", "The relay under torment", chosen.output)
+    title = "The relay under torment"
+    result = report.Report("soak", title, chosen.output, quick=chosen.quick)
     others = OtherWork()
     soak = Soak(result, chosen.programs, 1.0 if chosen.quick else chosen.seconds)
     for scenario in QUICK_SCENARIOS if chosen.quick else SCENARIOS:
@@ -307,7 +308,7 @@ class Soak:
         """Latency of each job, in build/bench/soak.png."""
         figure, (axes,) = pictures.picture(width=10, height=0.55 * len(self._latencies) + 1.4)
         self._draw_latencies(axes)
-        pictures.save(figure, "soak", output)
+        pictures.save(figure, self._report.name, output)
 
     def _draw_latencies(self, axes: Axes) -> None:
         pictures.caption(

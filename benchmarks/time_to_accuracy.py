@@ -72,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if reason is not None:
         sys.exit(f"time to accuracy needs a machine for each worker, and {reason}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are taken down
-    name = NAME + ("-rates" if chosen.tune else "-quick" if chosen.quick else "")
-    result = report.Report(name, "Time to accuracy", chosen.output)
+    name = NAME + ("-rates" if chosen.tune else "")
+    result = report.Report(name, "Time to accuracy", chosen.output, quick=chosen.quick)
     path = result.path.with_suffix(".jsonl")
     kept = Kept(path, Outcome.from_fields, resume=chosen.resume or chosen.report)
     plan = available(result, plan)
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         outcomes = bench.run(plan.jobs())
         compared = curves_of(plan, outcomes)
         tta_report.add(result, compared, outcomes.values())
-        tta_picture.draw(compared, name, chosen.output)
+        tta_picture.draw(compared, result.name, chosen.output)
     kept.tell_origins(result)
     result.finish()
 

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     effort = QUICK if chosen.quick else Effort(rounds=chosen.rounds)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are taken down
-    result = report.Report("wan", "Long lines", chosen.output)
+    result = report.Report("wan", "Long lines", chosen.output, quick=chosen.quick)
     reason = wan_line.unavailable()
     if reason is not None:
         result.skip_all(TARGETS, reason)
@@ -194,7 +194,7 @@ class WanBench:
             for transport, goodputs in self._goodputs.items()
         }
         pictures.labels(axes, places[-1], ends)
-        pictures.save(figure, "wan", output)
+        pictures.save(figure, self._report.name, output)
 
     # -------------------------------------------------------------- measuring
 

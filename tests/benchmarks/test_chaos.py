@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from benchmarks import chaos
 from benchmarks.update_accounts import Account, lost, twice
 
 MASTER = {"1": 5, "2": 7, "3": 2}  # Worker 3 has been killed.
@@ -54,3 +58,14 @@ def test_an_update_that_was_passed_over_is_lost_whatever_the_vector_says() -> No
 def test_an_update_that_was_added_again_is_counted() -> None:
     first, second = accounts()
     assert twice([first, dataclasses.replace(second, added=6)]) == 2
+
+
+def test_a_part_of_the_benchmark_leaves_the_whole_ones_result_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chaos, "add_goodput", lambda *_: None)
+    monkeypatch.setattr(chaos, "_add_executors", lambda _: None)
+    for part in ("--quick", "--executors"):
+        chaos.main([part, "--output", str(tmp_path)])
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"chaos-quick.json", "chaos-executors.json"}

@@ -20,7 +20,7 @@ def test_the_overhead_is_the_ratio_of_steps_measured_in_turn(
 
     monkeypatch.setattr(dashboard, "train", train)
     dashboard.main(["--quick", "--output", str(tmp_path)])
-    written = json.loads((tmp_path / "dashboard.json").read_text())
+    written = json.loads((tmp_path / "dashboard-quick.json").read_text())
     (target,) = written["targets"]
     assert target["name"] == "dashboard_overhead"
     assert target["value"] == pytest.approx(1.002)

@@ -36,9 +36,9 @@ class FakeMachines:
         )
 
 
-def written(tmp_path: Path) -> dict[str, Any]:
+def written(tmp_path: Path, name: str = "exact") -> dict[str, Any]:
     """What the file says."""
-    found: dict[str, Any] = json.loads((tmp_path / "exact.json").read_text())
+    found: dict[str, Any] = json.loads((tmp_path / f"{name}.json").read_text())
     return found
 
 
@@ -47,7 +47,7 @@ def test_without_namespaces_every_target_says_why(
 ) -> None:
     monkeypatch.setattr(namespaces, "unavailable", lambda: "network namespaces need root")
     exact.main(["--quick", "--output", str(tmp_path)])
-    rows = written(tmp_path)["rows"]
+    rows = written(tmp_path, "exact-quick")["rows"]
     assert {row["name"] for row in rows} == exact.TARGETS
     assert all(row["skipped"] == "network namespaces need root" for row in rows)
 
@@ -71,6 +71,16 @@ def test_the_slowest_worker_counts_and_horovod_is_compared_where_it_is_built(
     assert (judged.keys() if built else skipped) == exact.TARGETS
     assert all(value == pytest.approx(2) for value in judged.values())
     assert (tmp_path / "exact.png").stat().st_size > 0
+
+
+def test_a_quick_run_leaves_result_and_picture_of_a_real_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespaces, "unavailable", lambda: None)
+    monkeypatch.setattr(exact, "ENVIRONMENT", tmp_path)
+    monkeypatch.setattr(exact, "Machines", FakeMachines)
+    exact.main(["--quick", "--output", str(tmp_path)])
+    assert {path.name for path in tmp_path.iterdir()} == {"exact-quick.json", "exact-quick.png"}
 
 
 def test_one_model_another_number_of_workers_and_another_line_are_measured_and_not_judged(

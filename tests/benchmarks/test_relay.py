@@ -23,7 +23,7 @@ def test_a_quick_run_has_a_verdict_or_a_reason_for_every_target(
 ) -> None:
     relay.main(["--quick", "--program", str(PROGRAM), "--output", str(tmp_path)])
     assert "targets met" in capsys.readouterr().out
-    written = json.loads((tmp_path / "relay.json").read_text())
+    written = json.loads((tmp_path / "relay-quick.json").read_text())
     judged = {target["name"] for target in written["targets"]}
     skipped = {row["name"] for row in written["rows"] if row["group"] == "Skipped"}
     assert not judged & skipped

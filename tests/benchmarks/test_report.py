@@ -28,6 +28,18 @@ def test_the_file_holds_machine_rows_and_targets(report: bench.Report) -> None:
     ]
 
 
+def test_a_quick_look_takes_no_real_results_place_and_says_what_it_is(tmp_path: Path) -> None:
+    real, quick = bench.Report("x", "X", tmp_path), bench.Report("x", "X", tmp_path, quick=True)
+    real.write()
+    before = real.path.read_bytes()
+    screen = io.StringIO()
+    quick.finish(screen)
+    assert real.path.read_bytes() == before
+    assert quick.path == tmp_path / "x-quick.json"
+    assert json.loads(quick.path.read_text())["quick"] is True
+    assert "X (a quick look)" in screen.getvalue()
+
+
 def test_the_machine_is_described(report: bench.Report) -> None:
     machine = report.machine
     assert machine["processor"]

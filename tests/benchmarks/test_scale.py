@@ -45,7 +45,7 @@ def test_a_quick_run_has_a_verdict_or_a_reason_for_every_target(
 ) -> None:
     scale.main(["--quick", "--program", str(PROGRAM), "--output", str(tmp_path)])
     assert "written to" in capsys.readouterr().out
-    written = json.loads((tmp_path / "scale.json").read_text())
+    written = json.loads((tmp_path / "scale-quick.json").read_text())
     judged = {target["name"] for target in written["targets"]}
     skipped = {row["name"] for row in written["rows"] if row["group"] == "Skipped"}
     assert not judged & skipped
@@ -54,7 +54,7 @@ def test_a_quick_run_has_a_verdict_or_a_reason_for_every_target(
     merged = links["64 workers, merged, 16 rounds"]
     alone = links["64 workers, each by itself, 16 rounds"]
     assert merged["down_messages"] < alone["down_messages"] / 2
-    assert (tmp_path / "scale.png").stat().st_size > 0
+    assert (tmp_path / "scale-quick.png").stat().st_size > 0
 
 
 @needs_program

@@ -71,6 +71,6 @@ def test_where_there_can_be_no_namespaces_it_says_so(
 ) -> None:
     monkeypatch.setattr("benchmarks.wan_line.unavailable", lambda: "network namespaces need root")
     sites.main(["--quick", "--output", str(tmp_path)])
-    written = json.loads((tmp_path / "sites.json").read_text())
+    written = json.loads((tmp_path / "sites-quick.json").read_text())
     assert {row["name"] for row in written["rows"]} == sites.TARGETS
     assert not written["targets"]

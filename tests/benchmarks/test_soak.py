@@ -18,11 +18,11 @@ PROGRAMS = folder_of("relay_node", "simulator")
 def test_a_quick_soak_survives_a_stopped_and_a_killed_worker(tmp_path: Path) -> None:
     places = ["--programs", str(PROGRAMS), "--output", str(tmp_path)]
     soak.main(["--quick", "--simulator-seeds", "0", *places])
-    rows = json.loads((tmp_path / "soak.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "soak-quick.json").read_text())["rows"]
     delivered = [row for row in rows if "mistakes" in row]
     assert [row["name"] for row in delivered] == [one.name for one in soak.QUICK_SCENARIOS]
     assert all(row["updates"] > 0 and row["mistakes"] == 0 for row in delivered)
-    assert (tmp_path / "soak.png").exists()
+    assert (tmp_path / "soak-quick.png").exists()
 
 
 def _sound() -> tuple[list[dict[str, Any]], relay_job.MasterSample]:

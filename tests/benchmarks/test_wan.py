@@ -27,7 +27,7 @@ def test_a_quick_run_has_a_verdict_or_a_reason_for_every_target(
         pytest.skip(reason)
     wan.main(["--quick", "--program", str(PROGRAM), "--output", str(tmp_path)])
     assert "targets met" in capsys.readouterr().out
-    written = json.loads((tmp_path / "wan.json").read_text())
+    written = json.loads((tmp_path / "wan-quick.json").read_text())
     judged = {target["name"] for target in written["targets"]}
     skipped = {row["name"] for row in written["rows"] if row["group"] == "Skipped"}
     assert (QUIC.label in skipped) == (quic_peers.unavailable() is not None)
@@ -35,7 +35,7 @@ def test_a_quick_run_has_a_verdict_or_a_reason_for_every_target(
     assert not judged & skipped
     assert judged | skipped == wan.TARGETS
     assert bool(skipped) != relay.has_bbr()
-    assert (tmp_path / "wan.png").stat().st_size > 0
+    assert (tmp_path / "wan-quick.png").stat().st_size > 0
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
     assert "-wan" not in left
 
@@ -45,7 +45,7 @@ def test_without_namespaces_every_target_says_why(
 ) -> None:
     monkeypatch.setattr("benchmarks.wan_line.unavailable", lambda: "network namespaces need root")
     wan.main(["--quick", "--output", str(tmp_path)])
-    written = json.loads((tmp_path / "wan.json").read_text())
+    written = json.loads((tmp_path / "wan-quick.json").read_text())
     assert {row["name"] for row in written["rows"]} == wan.TARGETS
     assert all(row["skipped"] == "network namespaces need root" for row in written["rows"])
 
