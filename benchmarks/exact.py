@@ -94,6 +94,11 @@ def target_name(task: Task, workers: int) -> str:
 TARGETS = {target_name(task, workers) for task in TASKS for workers in WORKERS}
 
 
+def has_target(task: Task, workers: int, line: Line) -> bool:
+    """Whether so many workers on this line are judged."""
+    return target_name(task, workers) in TARGETS and line.megabits == MEGABITS
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains in all ways and shows the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -127,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for workers in (WORKERS if chosen.workers is None else [chosen.workers])
     ]
     rounds = 1 if chosen.quick else chosen.rounds
-    speeds = measure(available(result), jobs, line, rounds=rounds, quick=chosen.quick)
+    speeds = measure(result, jobs, line, rounds=rounds, quick=chosen.quick)
     add_rows(result, speeds, line)
     draw(speeds, line, result.name, chosen.output)
     others.add_row(result)
@@ -150,23 +155,52 @@ def available(result: report.Report) -> list[str]:
 
 
 def measure(
-    ways: Sequence[str], jobs: Sequence[tuple[Task, int]], line: Line, *, rounds: int, quick: bool
+    result: report.Report,
+    jobs: Sequence[tuple[Task, int]],
+    line: Line,
+    *,
+    rounds: int,
+    quick: bool,
 ) -> dict[tuple[Task, int], dict[str, list[float]]]:
-    """Trains each task with so many workers in all ways, in another order each round."""
+    """Trains each task with so many workers in all ways, in another order each round.
+
+    A way of Horovod's that fails once is left out for this task and number of workers, with its
+    last words as a reason. The file has what was measured after each round.
+    """
+    ways = available(result)
     speeds: dict[tuple[Task, int], dict[str, list[float]]] = {job: {} for job in jobs}
+    kept = {f"{task.name}_k{workers}": speeds[task, workers] for task, workers in jobs}
+    result.attach("steps_a_second", kept)
     order = [(task, workers, way) for task, workers in jobs for way in ways]
+    failed: set[tuple[Task, int, str]] = set()
     shuffle = random.Random(1).shuffle
-    schedule = []
-    for _ in range(rounds):
-        shuffle(order)
-        schedule += order
     most = max(workers for _, workers in jobs)
-    with Machines(most, driver_beside=True, both_ways=True) as machines:
-        for task, workers, way in rich.progress.track(schedule, "Training"):
-            steps = task.quick_steps if quick else task.steps
-            trained = machines.train(training_of(task, workers, way, steps), line)
-            speed = min(steps_a_second(course) for course in trained.courses)
-            speeds[task, workers].setdefault(way, []).append(speed)
+    with (
+        Machines(most, driver_beside=True, both_ways=True) as machines,
+        rich.progress.Progress() as progress,
+    ):
+        bar = progress.add_task("Training", total=rounds * len(order))
+        for _ in range(rounds):
+            shuffle(order)
+            for task, workers, way in order:
+                progress.advance(bar)
+                if (task, workers, way) in failed:
+                    continue
+                steps = task.quick_steps if quick else task.steps
+                try:
+                    trained = machines.train(training_of(task, workers, way, steps), line)
+                except RuntimeError as error:
+                    if way not in PAIRS.values():
+                        raise
+                    failed.add((task, workers, way))
+                    speeds[task, workers].pop(way, None)
+                    result.skip(f"{way}, {workers} workers, {task.parameters}", str(error))
+                    if way == HOROVOD and has_target(task, workers, line):
+                        result.skip(target_name(task, workers), "Horovod has failed, see above")
+                    continue
+                speed = min(steps_a_second(course) for course in trained.courses)
+                speeds[task, workers].setdefault(way, []).append(speed)
+            result.write()
     return speeds
 
 
@@ -205,8 +239,8 @@ def add_rows(result: report.Report, speeds: Speeds, line: Line) -> None:
                 ms_a_step=timings.median(way) * 1e3,
                 times_as_fast=timings.speedup(way, over=rival) if rival in ways else None,
             )
-        name = target_name(task, workers)
-        if HOROVOD in ways and name in TARGETS and line.megabits == MEGABITS:
+        if HOROVOD in ways and has_target(task, workers, line):
+            name = target_name(task, workers)
             result.target(name, timings.speedup(EXACT, over=HOROVOD), goal=GOAL)
 
 

@@ -73,6 +73,55 @@ def test_the_slowest_worker_counts_and_horovod_is_compared_where_it_is_built(
     assert (tmp_path / "exact.png").stat().st_size > 0
 
 
+class Breaking(FakeMachines):
+    """Horovod's second job of four workers fails, of either model, and then the machine does."""
+
+    def __init__(self, workers: int, **places: bool) -> None:
+        super().__init__(workers, **places)
+        self._trained: list[tuple[str, int, str]] = []
+
+    def train(self, training: Training, line: Line) -> Trained:
+        job = (training.task, training.workers, training.way)
+        self._trained.append(job)
+        if training.workers == 4 and training.way == HOROVOD and self._trained.count(job) == 2:
+            raise RuntimeError("the last words")
+        if training.way == exact.EXACT and self._trained.count(job) == 4:
+            raise RuntimeError("keras-strom has failed")
+        return super().train(training, line)
+
+
+def test_a_job_of_horovods_that_fails_is_left_out_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespaces, "unavailable", lambda: None)
+    monkeypatch.setattr(exact, "ENVIRONMENT", tmp_path)
+    monkeypatch.setattr(exact, "Machines", Breaking)
+    (tmp_path / "horovod-of.txt").touch()
+    exact.main(["--rounds", "3", "--output", str(tmp_path)])
+    found = written(tmp_path)
+    reasons = {row["name"]: row["skipped"] for row in found["rows"] if row["group"] == "Skipped"}
+    way = f"{HOROVOD}, 4 workers, 25.7 million parameters"
+    assert reasons[way] == "the last words"
+    judged = {target["name"] for target in found["targets"]}
+    assert judged == {name for name in exact.TARGETS if name.endswith("k2")}
+    assert judged | set(reasons) >= exact.TARGETS
+    rows = {(r["group"], r["name"]) for r in found["rows"] if "steps_a_second" in r}
+    assert ("4 workers, 25.7 million parameters, 1 Gbit/s", HOROVOD) not in rows
+    assert ("4 workers, 25.7 million parameters, 1 Gbit/s", exact.HOROVOD_FP16) in rows
+
+
+def test_what_was_measured_is_in_the_file_after_each_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespaces, "unavailable", lambda: None)
+    monkeypatch.setattr(exact, "ENVIRONMENT", tmp_path)
+    monkeypatch.setattr(exact, "Machines", Breaking)
+    with pytest.raises(RuntimeError, match="keras-strom has failed"):
+        exact.main(["--rounds", "4", "--output", str(tmp_path)])
+    speeds = written(tmp_path)["steps_a_second"]
+    assert speeds["cnn_k2"][exact.EXACT] == pytest.approx([5, 5, 5])
+
+
 def test_a_quick_run_leaves_result_and_picture_of_a_real_one_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
