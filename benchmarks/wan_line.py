@@ -20,6 +20,9 @@ PROGRAM = report.ROOT / "build" / "bench" / "native" / "wan_line"
 #: What TCP's windows may grow to.
 _TCP_BYTES = 64 << 20
 
+#: A bare Debian has no `sysctl`.
+_WRITE = 'echo "$2" > "$1"'
+
 
 @dataclasses.dataclass(frozen=True)
 class Line:
@@ -132,7 +135,9 @@ class LongLine(namespaces.Namespaces):
             self._set(node, "net.ipv4.tcp_no_metrics_save=1")
 
     def _set(self, node: int, setting: str) -> None:
-        namespaces.run(*self.inside(node), "sysctl", "-qw", setting)
+        name, value = setting.split("=")
+        path = f"/proc/sys/{name.replace('.', '/')}"
+        namespaces.run(*self.inside(node), "sh", "-c", _WRITE, "sh", path, value)
 
     def _ask(self, words: str) -> dict[str, Any]:
         assert self._process is not None

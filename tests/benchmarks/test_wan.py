@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import quic_peers, relay, wan, wan_line
+from benchmarks import namespaces, quic_peers, relay, wan, wan_line
 from benchmarks.quic_peers import QUIC
 from tests.support.native_programs import folder_of
 
@@ -53,6 +53,24 @@ def test_without_namespaces_every_target_says_why(
 def test_a_missing_program_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="make bench-wan"):
         wan_line.LongLine(tmp_path / "wan_line")
+
+
+def test_settings_of_the_kernel_are_written_by_the_shell_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`unavailable` asks for no other program than those of every line."""
+    (tmp_path / "program").touch()
+    line = wan_line.LongLine(tmp_path / "program")
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(namespaces, "run", lambda *command: ran.append(command))
+    line._set(1, f"net.ipv4.tcp_rmem=4096 87380 {1 << 20}")
+    (command,) = ran
+    shell = command[len(line.inside(1)) :]
+    assert shell[0] == "sh"
+    assert shell[-2:] == ("/proc/sys/net/ipv4/tcp_rmem", f"4096 87380 {1 << 20}")
+    written = tmp_path / "written"
+    subprocess.run([*shell[:-2], str(written), shell[-1]], check=True)
+    assert written.read_text() == f"4096 87380 {1 << 20}\n"
 
 
 def test_a_line_says_its_rate_and_queue_in_bytes() -> None:
