@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import statistics
 
 from benchmarks import namespaces, pictures, report
@@ -159,12 +160,17 @@ def measure_cycle(result: report.Report) -> None:
 
 
 def judge(curves: dict[str, list[tuple[float, float]]], result: report.Report) -> None:
-    """The targets: the order of times to what SparkNet ends with, and MPCA's utilisation."""
+    """The targets: the order of times to what SparkNet ends with, and MPCA's utilisation.
+
+    A pair of which neither gets there does not hold.
+    """
     target = statistics.fmean(value for _, value in curves[SPARKNET][-LAST:])
     times = [time_to(curves[way], target) for way in ORDER]
     ends = [statistics.fmean(value for _, value in curves[way][-LAST:]) for way in ORDER]
     pairs = [(0, 1), (1, 2), (0, 2)]
-    holds = [times[a] <= times[b] and ends[a] >= ends[b] for a, b in pairs]
+    holds = [
+        math.isfinite(times[a]) and times[a] <= times[b] and ends[a] >= ends[b] for a, b in pairs
+    ]
     result.target("mpca_real_order", statistics.fmean(holds), goal=1, better="higher")
     used = next(row["utilisation"] for row in result.rows if row["name"] == TITLES[MPCA])
     result.target("mpca_real_utilisation", used, goal=0.97, better="higher")
