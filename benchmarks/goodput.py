@@ -66,7 +66,7 @@ def read_steps(folder: pathlib.Path) -> list[Steps]:
 
 
 def useful_rate(processes: Iterable[Steps]) -> float:
-    """Useful steps a second of all workers together.
+    """Useful steps a second of all workers together; 0 where they have made none at one time.
 
     Args:
         processes: of one job.
@@ -75,10 +75,12 @@ def useful_rate(processes: Iterable[Steps]) -> float:
     for process in sorted(processes, key=lambda one: one.attempt):
         for moment, number, _ in process.made:
             when.setdefault(process.rank, {}).setdefault(number, moment)
+    if not when:
+        return 0.0
     begin = max(min(steps.values()) for steps in when.values())
     end = min(max(steps.values()) for steps in when.values())
     count = sum(begin < moment <= end for steps in when.values() for moment in steps.values())
-    return count / (end - begin)
+    return count / (end - begin) if begin < end else 0.0
 
 
 def mass_lost(processes: Iterable[Steps], hits: Iterable[Kill]) -> float:
@@ -178,7 +180,7 @@ def add_goodput(result: report.Report, workers: int, seconds: float, every: floa
             name,
             group="Goodput: useful steps a second",
             steps_a_second=job.rate,
-            goodput=job.rate / calm.rate,
+            goodput=_goodput(job, calm),
             workers_struck=len(job.hits),
             back_after_s=statistics.median(back) if back else None,
             mass_lost=job.lost,
@@ -187,11 +189,19 @@ def add_goodput(result: report.Report, workers: int, seconds: float, every: floa
         )
     killed, drained = jobs["with kills"], jobs["with drains"]
     for name, job, goal in (("goodput_kills", killed, 0.9), ("goodput_drains", drained, 0.97)):
+        goodput = _goodput(job, calm)
         if job.failure or not job.hits:
             result.skip(name, job.failure or "no worker was struck before the end")
+        elif calm.failure or goodput is None:
+            result.skip(name, calm.failure or "the job in peace has made no steps")
         else:
-            result.target(name, job.rate / calm.rate, goal=goal)
+            result.target(name, goodput, goal=goal)
     if drained.hits:
         result.target("drained_mass_lost", drained.lost, goal=0, better="lower")
     else:
         result.skip("drained_mass_lost", "no worker was struck before the end")
+
+
+def _goodput(job: Ran, calm: Ran) -> float | None:
+    """None = there is nothing to compare with."""
+    return job.rate / calm.rate if calm.rate > 0 else None

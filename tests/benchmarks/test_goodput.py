@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from benchmarks import goodput
 from benchmarks.goodput import Steps, mass_lost, useful_rate
 from benchmarks.hits import Kill
+from benchmarks.report import Report
+from keras_strom import errors
 
 
 def steps(rank: int, attempt: int, first: int, *moments: float, left: float | None = None) -> Steps:
@@ -22,6 +27,28 @@ def test_each_step_of_a_rank_counts_once_between_the_start_of_all_and_the_first_
     assert useful_rate([calm, killed, again]) == pytest.approx((5 + 3) / 5)
     drained = steps(1, 1, 4, 5, 6, 7)
     assert useful_rate([calm, killed, drained]) == pytest.approx((5 + 4) / 5)
+
+
+def test_a_job_in_which_nobody_made_steps_beside_others_has_no_useful_ones() -> None:
+    assert useful_rate([]) == 0.0
+    assert useful_rate([steps(0, 0, 1), steps(1, 0, 1)]) == 0.0
+    assert useful_rate([steps(0, 0, 1, 5), steps(1, 0, 1, 5)]) == 0.0
+    assert useful_rate([steps(0, 0, 1, 1, 2), steps(1, 0, 1, 3, 4)]) == 0.0
+
+
+def test_why_a_job_failed_is_told_where_nobody_made_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise errors.WorkerFailed(1, "a host", "no such module")
+
+    monkeypatch.setattr(goodput, "launch", fail)
+    result = Report("chaos", "Training while workers are killed", tmp_path)
+    goodput.add_goodput(result, workers=2, seconds=1, every=1000)
+    assert not [target for target in result.targets if target.name.startswith("goodput")]
+    reasons = {row["name"]: row.get("skipped") for row in result.rows}
+    assert "no such module" in reasons["goodput_kills"]
+    assert "no such module" in reasons["goodput_drains"]
 
 
 def test_what_a_worker_had_not_sent_is_lost_unless_it_has_drained() -> None:
