@@ -2,7 +2,8 @@
 
 A run that was cut off, or was of fewer seeds, is gone on with by `--resume`: what was trained with
 the same settings is not trained again. Whether the code is still the same is for the user to know;
-of what was trained at another revision, or on another processor, the report says so.
+of what was trained at another revision, with other changes to it, or on another processor, the
+report says so.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import hashlib
 import json
 import os
 import pathlib
@@ -246,8 +247,36 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "huge_pages": _chosen(_read("/sys/kernel/mm/transparent_hugepage/enabled")),
         "load_before": round(os.getloadavg()[0], 2),
-        "revision": _first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
+        "revision": _revision(),
     }
+
+
+def _revision() -> str:
+    """The commit, and where the tree has changes, or there is no git, a hash of the code's own."""
+    git = ("git", "-C", str(ROOT))
+    commit = _first_line(*git, "describe", "--always", "--dirty")
+    if commit is None:
+        return f"sources-{_hash(path.read_bytes() for path in _sources())}"
+    if not commit.endswith("-dirty"):
+        return commit
+    changes = subprocess.run(
+        [*git, "diff", "--no-ext-diff", "--binary", "HEAD"], capture_output=True
+    )
+    return f"{commit}-{_hash([changes.stdout])}"
+
+
+def _sources() -> list[pathlib.Path]:
+    folders = ("benchmarks", "custom_ops", "keras_strom", "spark", "tests/support")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    kinds = {".py", ".cc", ".h", ".cu", ".cuh"}
+    return sorted(path for path in found if path.suffix in kinds and path.is_file())
+
+
+def _hash(parts: Iterable[bytes]) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()[:8]
 
 
 def _processor() -> str:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,28 @@ def test_the_machine_is_described(report: bench.Report) -> None:
     assert machine["memory"].endswith(" GiB")
     assert machine["kernel"].startswith("Linux")
     assert {"date", "compiler", "gpu", "revision"} <= machine.keys()
+
+
+def test_the_revision_tells_one_changed_tree_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    source = tmp_path / "benchmarks" / "a.py"
+    source.parent.mkdir()
+
+    def revision(text: str) -> str:
+        source.write_text(text)
+        found: str = bench.describe_machine()["revision"]
+        return found
+
+    assert revision("1") == revision("1") != revision("2")  # Without git.
+    who = ("-c", "user.name=a test", "-c", "user.email=a@test")
+    for command in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "A commit"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    clean, first, second = revision("2"), revision("3"), revision("4")
+    assert first.startswith(f"{clean}-dirty-")
+    assert len({clean, first, second}) == 3
+    assert (revision("3"), revision("2")) == (first, clean)
 
 
 def test_a_missed_target_is_shown_and_is_no_error(report: bench.Report) -> None:
