@@ -72,7 +72,7 @@ def real_messages(steps: int, batch_size: int = 64, seed: int = 1) -> Iterator[S
     """The messages of a real training, as a worker sends them with the default options.
 
     A network of two wide layers learns Fashion-MNIST with Adam; each step's change of all
-    parameters goes through the codec with AdaptiveThreshold and ResidualClipping.
+    parameters goes through the codec with AdaptiveThreshold.
     """
     import keras
     import tensorflow as tf
@@ -91,16 +91,13 @@ def real_messages(steps: int, batch_size: int = 64, seed: int = 1) -> Iterator[S
     random = np.random.default_rng(seed)
     before = _flat(model)
     residual = np.zeros_like(before)
-    for step in range(steps):
+    for _ in range(steps):
         chosen = random.integers(0, len(data.x), batch_size)
         model.train_on_batch(data.x[chosen], data.y[chosen])
         after = _flat(model)
         threshold, state = algorithm.next(state, statistics)
         message = codec.encode(after - before, residual, float(threshold))
         before = after
-        if step % 5 == 4:
-            limit = 5 * float(threshold)
-            np.clip(residual, -limit, limit, out=residual)
         statistics = statistics._replace(
             count=float(message.count),
             elements=float(message.size),
