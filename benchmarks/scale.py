@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -39,6 +40,8 @@ WORKERS_PER_DEATH = 32
 LIMIT_S = 600.0
 REAL_WORKERS = 64
 _REAL_RATE = 10.0
+#: Of the picture's lines.
+_COLORS = (pictures.BLUE, pictures.SKY, pictures.GREEN, pictures.VERMILION, pictures.ORANGE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,15 +67,21 @@ class Case:
     @property
     def name(self) -> str:
         """For tables."""
-        words = [f"{self.workers} workers", "merged" if self.merging else "each by itself"]
+        words = [f"{self.workers} workers", self.kind_name]
+        if self.seed > 1:
+            words.append(f"seed {self.seed}")
+        return ", ".join(words)
+
+    @property
+    def kind_name(self) -> str:
+        """Of `kind`, for people."""
+        words = ["merged" if self.merging else "each by itself"]
         if self.values > 1:
             words.append(f"{self.values} thresholds")
         if not self.dies:
             words.append("nobody dies")
         if self.rounds != ROUNDS:
             words.append(f"{self.rounds} rounds")
-        if self.seed > 1:
-            words.append(f"seed {self.seed}")
         return ", ".join(words)
 
     @property
@@ -309,30 +318,28 @@ def add_real(result: report.Report, effort: Effort, program: pathlib.Path) -> No
 
 
 def draw(found: dict[Case, dict[str, Any]], name: str, output: pathlib.Path) -> None:
-    """Bytes and messages of a link by the number of workers, in build/bench/NAME.png."""
+    """Bytes and messages of a link by the number of workers, in build/bench/NAME.png.
+
+    A line for each kind of job, of one threshold and the first seed.
+    """
+    kinds: dict[str, dict[int, dict[str, Any]]] = {}
+    for case in sorted(found, key=lambda one: (not one.merging, one.dies, -one.rounds)):
+        if case.values == 1 and case.seed == 1:
+            kinds.setdefault(case.kind_name, {})[case.workers] = found[case]
     figure, (left, right) = pictures.picture(2)
-    for merging, color, name in (
-        (True, pictures.BLUE, "merged"),
-        (False, pictures.VERMILION, "each by itself"),
-    ):
-        chosen = {
-            case.workers: answer
-            for case, answer in sorted(found.items(), key=lambda one: one[0].dies)
-            if case.merging == merging and case.values == 1 and case.seed == 1
-        }
-        if not chosen:
-            continue
-        workers = sorted(chosen)
-        kilobytes = [cost(chosen[count]) / 1000 for count in workers]
-        messages = [chosen[count]["links"]["leaf"]["down"]["messages"] for count in workers]
+    byte_ends, message_ends = {}, {}
+    for (kind, answers), color in zip(kinds.items(), itertools.cycle(_COLORS)):
+        workers = sorted(answers)
+        kilobytes = [cost(answers[count]) / 1000 for count in workers]
+        messages = [answers[count]["links"]["leaf"]["down"]["messages"] for count in workers]
         for axes, values in ((left, kilobytes), (right, messages)):
             axes.plot(workers, values, color=color, marker="o", linewidth=2)
-            pictures.label(axes, workers[-1], values[-1], name, color)
-    for axes in (left, right):
+        byte_ends[kind], message_ends[kind] = (kilobytes[-1], color), (messages[-1], color)
+    most = max((case.workers for case in found), default=FEW)
+    for axes, ends in ((left, byte_ends), (right, message_ends)):
         axes.set_xscale("log", base=2)
-        axes.margins(x=0.25)
-    left.set_ylim(bottom=0)
-    right.set_yscale("log")
+        axes.set_ylim(0, 1.25 * axes.get_ylim()[1])
+        pictures.labels(axes, most, ends)
     pictures.caption(left, "Bytes of a link below the master", "workers", "kB a round, both ways")
     pictures.caption(right, "Messages to a leaf", "workers", "messages a round")
     pictures.save(figure, name, output)

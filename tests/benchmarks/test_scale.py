@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import report, scale
+from benchmarks import pictures, report, scale
 from benchmarks.scale import Case
 from tests.support.native_programs import folder_of
 
@@ -114,6 +114,20 @@ def test_every_job_is_measured_beside_few_workers_of_its_kind() -> None:
         few = {case.kind for case in effort.cases if case.workers == scale.FEW}
         assert {case.kind for case in effort.cases} == few
         assert len({case.name for case in effort.cases}) == len(effort.cases)
+
+
+def test_a_line_of_the_picture_joins_jobs_of_one_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = []
+    monkeypatch.setattr(pictures, "save", lambda figure, *_: figures.append(figure))
+    cases = scale.Effort.whole(4096).cases
+    scale.draw(
+        {case: answer(case.workers, 90, case.workers / 100) for case in cases}, "x", tmp_path
+    )
+    for axes in figures[0].axes:
+        lines = sorted(tuple(map(int, line.get_xdata())) for line in axes.lines)
+        assert lines == [(64, 256), (64, 256, 1024), (64, 256, 1024), (64, 4096)]
 
 
 def test_what_did_not_fit_has_a_reason_and_no_figure(tmp_path: Path) -> None:
