@@ -27,17 +27,21 @@ class Transport:
         label: its name in the tables.
         kind: "relay", "shared_memory", "tcp" or "tls".
         congestion: TCP's algorithm; "" = the system's.
+        gather_bytes: messages wait in TCP's sender until they are so long together; 0 = each goes
+            out by itself, in one call of `send`.
     """
 
     label: str
     kind: str
     congestion: str = ""
+    gather_bytes: int = 0
 
 
 RELAY = Transport("relay", "relay")
 SHARED_MEMORY = Transport("relay, shared memory", "shared_memory")
 TCP = Transport("TCP CUBIC", "tcp", "cubic")
 BBR = Transport("TCP BBR", "tcp", "bbr")
+TCP_GATHERED = Transport("TCP CUBIC, 64 KB a send", "tcp", "cubic", gather_bytes=64 << 10)
 TLS = Transport("TCP + TLS 1.3", "tls", "cubic")
 
 
@@ -172,6 +176,8 @@ class Peers:
         words += [str(self._program), role, transport.kind, address, str(port)]
         if transport.congestion:
             words.append(f"congestion={transport.congestion}")
+        if transport.gather_bytes:
+            words.append(f"gather_bytes={transport.gather_bytes}")
         return words + [f"{key}={value}" for key, value in keys.items()]
 
 

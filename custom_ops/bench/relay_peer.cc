@@ -5,7 +5,7 @@
 //
 // receive and echo listen at ADDRESS and print {"port": ...} when they can be reached (PORT 0 =
 // any); send and ask go there. Each prints its results as a line of JSON. The keys are bytes,
-// senders, warm_up, seconds, round_trips and congestion (relay_traffic.h).
+// senders, warm_up, seconds, round_trips, congestion and gather_bytes (relay_traffic.h).
 #include <cstdio>
 #include <exception>
 #include <initializer_list>
@@ -40,6 +40,8 @@ void Set(const std::string& argument, PeerOptions* options) {
     options->round_trips = std::stoll(value);
   } else if (key == "congestion") {
     options->congestion = value;
+  } else if (key == "gather_bytes") {
+    options->gather_bytes = std::stoll(value);
   } else {
     throw std::invalid_argument("unknown key: " + key);
   }

@@ -213,7 +213,17 @@ void Send(const PeerOptions& options, StreamFactory* factory) {
   uint8_t go;
   if (!stream->Read({&go, 1})) throw std::runtime_error("the receiver never said go");
   const double cpu_before = ProcessorSeconds();
-  for (size_t i = 0; stream->Write(frames[i % frames.size()]); ++i) {
+  std::vector<uint8_t> gathered;
+  for (size_t i = 0;; ++i) {
+    const std::vector<uint8_t>& frame = frames[i % frames.size()];
+    if (options.gather_bytes == 0) {
+      if (!stream->Write(frame)) break;
+      continue;
+    }
+    gathered.insert(gathered.end(), frame.begin(), frame.end());
+    if (std::ssize(gathered) < options.gather_bytes) continue;
+    if (!stream->Write(gathered)) break;
+    gathered.clear();
   }
   PrintLine(JsonObject()
                 .AddRaw("cpu_seconds", std::to_string(ProcessorSeconds() - cpu_before))

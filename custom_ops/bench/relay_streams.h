@@ -1,6 +1,6 @@
 // The benchmark's peers over TCP, plain or under TLS 1.3: what the relay is compared with. A
-// message goes out as its length and its bytes in one call; the receiver reads straight into the
-// message.
+// message goes out as its length and its bytes in one call, or as many as make up `gather_bytes`
+// together; the receiver reads straight into the message.
 #ifndef KERAS_STROM_BENCH_RELAY_STREAMS_H_
 #define KERAS_STROM_BENCH_RELAY_STREAMS_H_
 

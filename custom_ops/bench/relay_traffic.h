@@ -27,6 +27,7 @@ struct PeerOptions {
   double seconds = 1;          // receive: those that count; ask: the longest it goes on
   int64_t round_trips = 1000;  // ask
   std::string congestion;      // tcp, tls: the algorithm; "" = the system's
+  int64_t gather_bytes = 0;    // tcp, tls, send: messages wait until they are so long together
 };
 
 inline constexpr int kMaxSenders = 64;

@@ -32,6 +32,7 @@ def test_a_quick_run_has_a_verdict_or_a_reason_for_every_target(
     ways = {row["name"] for row in written["rows"] if row["group"] == "Loopback, one way"}
     assert {f"{size}, relay" for size in ("1 KB", "64 KB", "1 MB")} <= ways
     assert {f"{size}, TCP CUBIC" for size in ("1 KB", "64 KB", "1 MB")} <= ways
+    assert {way for way in ways if "64 KB a send" in way} == {"1 KB, TCP CUBIC, 64 KB a send"}
     assert any(row["group"] == "The machine meanwhile" for row in written["rows"])
     builds = [row for row in written["rows"] if row["group"] == "Builds and use"]
     assert all(row["command"] and row["build"] for row in builds)
