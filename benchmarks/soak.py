@@ -6,8 +6,9 @@ updates, each once and in its origin's order, and the same parameters bit by bit
 listed, and then the exit status is 1. The table tells what the relay gave meanwhile: goodput, the
 time from a submit to the poll that gave the update to a worker, processors and memory.
 
-After the jobs the simulator runs more seeds than the tests have time for, and two long jobs in
-which memory has to stay flat: thousands of workers are replaced, and a week of virtual time passes.
+After the jobs the simulator runs more seeds of every kind of job than the tests have time for, and
+two long jobs in which memory has to stay flat: thousands of workers are replaced, and a week of
+virtual time passes.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ PROGRAMS = report.ROOT / "build" / "native"
 
 #: The tests run the seeds before.
 FIRST_SEED = 1000
+#: In which seeds of the simulator begin.
+SIMULATOR_SECONDS = 180.0
 
 #: Of the simulator: how many workers are replaced in one, and the hours of the other.
 LONG_JOBS = ("rejoins:10000", "hours:168")
@@ -127,7 +130,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs every job and the simulator, and shows the report; ends with 1 where anything broke."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=40, help="that each job submits for")
-    parser.add_argument("--simulator-seeds", type=int, default=1000, metavar="N")
+    parser.add_argument(
+        "--simulator-seeds", type=int, default=1000, metavar="N", help="at most; 0: no simulator"
+    )
+    parser.add_argument(
+        "--simulator-seconds",
+        type=float,
+        default=SIMULATOR_SECONDS,
+        metavar="N",
+        help="that seeds of the simulator begin in (%(default)g)",
+    )
     parser.add_argument("--quick", action="store_true", help="seconds, on loopback")
     parser.add_argument("--programs", type=pathlib.Path, default=PROGRAMS, help="their folder")
     parser.add_argument("--output", type=pathlib.Path, default=report.OUTPUT)
@@ -143,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for scenario in QUICK_SCENARIOS if chosen.quick else SCENARIOS:
         soak.run(scenario, on_loopback=chosen.quick)
     if chosen.simulator_seeds > 0:
-        soak.simulate(chosen.simulator_seeds)
+        soak.simulate(chosen.simulator_seeds, chosen.simulator_seconds)
         for long_job in LONG_JOBS:
             soak.simulate_long(long_job)
     soak.draw(chosen.output)
@@ -198,11 +210,16 @@ class Soak:
         self._note(scenario.name, mistakes)
         self._add(scenario, load, end, mistakes)
 
-    def simulate(self, seeds: int) -> None:
-        """The simulator's seeds after those of the tests."""
+    def simulate(self, seeds: int, seconds: float) -> None:
+        """The simulator's seeds after those of the tests, as many as begin in so many seconds.
+
+        Each seed is of every kind of job, on both kinds of links, so that none is left out.
+        """
         last = FIRST_SEED + seeds - 1
-        lines = self._simulator("--seeds", f"{FIRST_SEED}-{last}")
-        self._report.row(f"seeds {FIRST_SEED} to {last}", group="Simulator", result=lines[-1])
+        chosen = ("--seeds", f"{FIRST_SEED}-{last}", "--jobs", "all", "--seconds", f"{seconds:g}")
+        lines = self._simulator(*chosen)
+        name = f"every kind of job, seeds from {FIRST_SEED}"
+        self._report.row(name, group="Simulator", result=lines[-1])
 
     def simulate_long(self, job: str) -> None:
         """A long job of the simulator: what nodes held at its beginning, and at its end."""

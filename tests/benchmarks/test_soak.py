@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import relay_job, soak
+from benchmarks import relay_job, report, soak
 from tests.support.native_programs import folder_of
 
 PROGRAMS = folder_of("relay_node", "simulator")
@@ -23,6 +23,27 @@ def test_a_quick_soak_survives_a_stopped_and_a_killed_worker(tmp_path: Path) -> 
     assert [row["name"] for row in delivered] == [one.name for one in soak.QUICK_SCENARIOS]
     assert all(row["updates"] > 0 and row["mistakes"] == 0 for row in delivered)
     assert (tmp_path / "soak-quick.png").exists()
+
+
+def test_the_simulator_runs_every_kind_of_job_for_so_long(tmp_path: Path) -> None:
+    program = tmp_path / "simulator"
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    result = report.Report("soak", "The relay under torment", tmp_path)
+    soak.Soak(result, tmp_path, 1.0).simulate(20, 30)
+    (row,) = result.rows
+    assert row["result"] == "--seeds 1000-1019 --jobs all --seconds 30"
+
+
+@pytest.mark.skipif(PROGRAMS is None, reason="simulator is not built")
+def test_a_seed_is_run_as_every_kind_of_job(tmp_path: Path) -> None:
+    """Twelve kinds, on two kinds of links."""
+    assert PROGRAMS is not None
+    result = report.Report("soak", "The relay under torment", tmp_path)
+    one = soak.Soak(result, PROGRAMS, 1.0)
+    one.simulate(1, 60)
+    assert result.rows[-1]["result"].startswith("24 runs, 0 broken, ")
+    assert not one.mistakes
 
 
 def _sound() -> tuple[list[dict[str, Any]], relay_job.MasterSample]:
