@@ -145,6 +145,11 @@ void ShardExchange::GoOnAtMaster(uint64_t round) {
       member.last = {};
     }
   }
+  std::erase_if(stopped_after_, [&](uint64_t rounds) {
+    return rounds > round && std::none_of(members_.begin(), members_.end(), [&](const auto& one) {
+             return one.second.ran == rounds;
+           });
+  });
   number_ = round;
   stops_peers_ = false;
   next_part_ = 0;
@@ -169,21 +174,22 @@ void ShardExchange::BeginAgain(Member* member, uint64_t round) {
 }
 
 // What counts is where somebody has ended the training, or else what most rounds have made.
-std::pair<bool, uint64_t> ShardExchange::WorthOfLast(const Member& member) {
-  return {member.stopped, *member.ran};
+std::pair<bool, uint64_t> ShardExchange::WorthOfLast(const Member& member) const {
+  return {stopped_after_.contains(*member.ran), *member.ran};
 }
 
-// Who can give better parameters than are here. All who have made as many rounds have the same.
+// Once nobody trains: who can give better parameters than are here. All who have made as many
+// rounds have the same, but for processors that compute otherwise: it is the lowest rank's.
 std::optional<int32_t> ShardExchange::BetterLast() const {
   std::optional<int32_t> best;
-  for (const auto& [rank, member] : members_) {
-    if (!member.ran || !(member.here || member.has_last)) continue;
-    if (!best || WorthOfLast(members_.at(*best)) < WorthOfLast(member)) best = rank;
+  for (const bool is_kept : {true, false}) {
+    for (const auto& [rank, member] : members_) {
+      if (member.here && member.trains) return std::nullopt;
+      if (!member.ran || member.has_last != is_kept || !(member.here || is_kept)) continue;
+      if (!best || WorthOfLast(members_.at(*best)) < WorthOfLast(member)) best = rank;
+    }
   }
-  const bool is_here = best && std::any_of(members_.begin(), members_.end(), [&](const auto& one) {
-                         return one.second.has_last && one.second.ran == members_.at(*best).ran;
-                       });
-  return is_here ? std::nullopt : best;
+  return best && !members_.at(*best).has_last ? best : std::nullopt;
 }
 
 void ShardExchange::AskForLast() {

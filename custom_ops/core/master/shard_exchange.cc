@@ -105,8 +105,10 @@ void ShardExchange::Finish(int32_t rank, bool stop, uint64_t rounds) {
   if (member.trains) member.ended_before = number_;
   member.trains = member.in_rounds = member.in_round = false;
   member.awaited = false;
-  member.stopped |= stop;
-  if (plan_.IsOfGradients() && rounds != Done::kNone) member.ran = rounds;
+  if (plan_.IsOfGradients() && rounds != Done::kNone) {
+    member.ran = rounds;
+    if (stop) stopped_after_.insert(rounds);
+  }
   next_ns_ = 0;
 }
 

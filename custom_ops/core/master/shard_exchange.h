@@ -133,10 +133,9 @@ class ShardExchange {
     bool has_last = false;         // ... and it is whole
     uint64_t ended_before = 0;     // the first round of models that it has not given for
     // Of gradients.
-    bool begins_again = false;  // what is under way of it may be from before
-    uint32_t rate = 0;          // the bits of its learning rate
-    uint64_t next_round = 0;    // that it gives something for, when its link was lost
-    bool stopped = false;
+    bool begins_again = false;    // what is under way of it may be from before
+    uint32_t rate = 0;            // the bits of its learning rate
+    uint64_t next_round = 0;      // that it gives something for, when its link was lost
     std::optional<uint64_t> ran;  // rounds in its last snapshot, once it has ended
     bool asked_last = false;      // ... for which it was asked over this link
     // To estimate how long its steps take.
@@ -161,7 +160,7 @@ class ShardExchange {
   uint64_t NextRoundOf(const Member& member) const;
   std::string TakeLast(const BlobChunk& chunk, Member* member);
   void KeepLast();
-  static std::pair<bool, uint64_t> WorthOfLast(const Member& member);
+  std::pair<bool, uint64_t> WorthOfLast(const Member& member) const;
   std::optional<int32_t> BetterLast() const;
   void AskForLast();
   void KeepOneLast(Member* member);
@@ -236,6 +235,7 @@ class ShardExchange {
   std::map<int32_t, Stream> streams_;       // by rank
   uint32_t rate_ = 0;                       // of gradients: what goes out with the mean
   bool has_mean_before_ = true;             // ... and joint_ has that of the round before
+  std::set<uint64_t> stopped_after_;        // of gradients: rounds, the training for all
   PeerPlan peers_;                          // of gradients
   bool stops_peers_ = false;                // once the round at hand has ended here
   int64_t rounds_among_peers_ = 0;

@@ -313,10 +313,10 @@ TEST_F(RoundsOfGradientsTest, ALastSnapshotIsNoPartOfTheRoundAtHand) {
 }
 
 TEST_F(RoundsOfGradientsTest, WhereOneHasEndedTheTrainingItsModelIsThatOfAll) {
-  exchange->Finish(1, /*stop=*/true);
-  GiveLast(1, 7, 0);
+  exchange->Finish(1, /*stop=*/true, 0);
   GiveGradient(0, 0, 1);
-  GiveLast(0, 8, 1);
+  GiveLast(0, 8, 1);  // which it is not asked for
+  Give(1, LastMark(0), 7);
   EXPECT_THAT(Model(), Each(7.0f));
 }
 
@@ -331,43 +331,58 @@ TEST_F(RoundsOfGradientsTest, OneIsAskedForTheModelThatAllHave) {
   GiveGradient(1, 0, 1);
   EXPECT_TRUE(exchange->HasLast()) << "nobody has ended";
   End(1, 1);
-  EXPECT_FALSE(exchange->HasLast());
+  EXPECT_THAT(host.asked_last, IsEmpty()) << "one trains";
   End(0, 1);
-  EXPECT_THAT(host.asked_last, ElementsAre(1));
-  Give(0, LastMark(0), 9);  // which it was not asked for
   EXPECT_FALSE(exchange->HasLast());
-  Give(1, LastMark(0), 8);
+  EXPECT_THAT(host.asked_last, ElementsAre(0)) << "the lowest rank";
+  Give(1, LastMark(0), 9);  // which it was not asked for
+  EXPECT_FALSE(exchange->HasLast());
+  Give(0, LastMark(0), 8);
   EXPECT_TRUE(exchange->HasLast());
-  exchange->Leave(1);
+  exchange->Leave(0);
   Settle();
-  EXPECT_THAT(host.asked_last, ElementsAre(1));
+  EXPECT_THAT(host.asked_last, ElementsAre(0));
   EXPECT_THAT(Model(), Each(8.0f));
 }
 
 TEST_F(RoundsOfGradientsTest, WhereTheOneThatIsAskedIsLostAnotherIsAsked) {
   End(1, 1);
   End(0, 1);
-  Give(1, LastMark(0), 7, 0, 2);  // the rest is lost with its line
-  exchange->Leave(1);
-  Settle();
-  ASSERT_THAT(host.asked_last, ElementsAre(1, 0));
+  Give(0, LastMark(0), 7, 0, 2);  // the rest is lost with its line
   exchange->Leave(0);
-  exchange->Return(1);
   Settle();
-  ASSERT_THAT(host.asked_last, ElementsAre(1, 0, 1));
-  Give(1, LastMark(0), 8);
+  ASSERT_THAT(host.asked_last, ElementsAre(0, 1));
+  exchange->Leave(1);
+  exchange->Return(0);
+  Settle();
+  ASSERT_THAT(host.asked_last, ElementsAre(0, 1, 0));
+  Give(0, LastMark(0), 8);
   EXPECT_THAT(Model(), Each(8.0f));
 }
 
-TEST_F(RoundsOfGradientsTest, WhoHasMadeMoreRoundsIsAskedTooAndOneModelIsKept) {
-  exchange->Join(2, false);
+TEST_F(RoundsOfGradientsTest, WhoHasMadeMoreRoundsIsAskedAndWhoComesLaterTooIfItHasMore) {
   End(0, 1);
-  GiveLast(1, 8, 2);
-  Give(0, LastMark(0), 7);  // it was on its way
+  End(1, 2);
+  exchange->Join(2, true);  // in the place of one that is lost
+  Settle();
+  Give(1, LastMark(0), 8);
+  EXPECT_THAT(host.asked_last, ElementsAre(1));
   EXPECT_TRUE(exchange->HasLast());
   GiveLast(2, 9, 3);
-  EXPECT_THAT(host.asked_last, ElementsAre(0, 1, 2));
+  EXPECT_THAT(host.asked_last, ElementsAre(1, 2));
   EXPECT_THAT(Model(), Each(9.0f));
+}
+
+TEST_F(RoundsOfGradientsTest, WhereWhoHasEndedTheTrainingIsLostItsTwinsModelIsThatOfAll) {
+  exchange->Join(2, false);
+  exchange->Finish(0, /*stop=*/true, 5);
+  End(1, 5);
+  exchange->Leave(0);
+  End(2, 6);
+  EXPECT_THAT(host.asked_last, ElementsAre(1));
+  Give(1, LastMark(0), 8);
+  EXPECT_TRUE(exchange->HasLast());
+  EXPECT_THAT(Model(), Each(8.0f));
 }
 
 TEST_F(RoundsOfGradientsTest, TheRoundAtHandWaitsForWhoHasTheStateBeforeIt) {
