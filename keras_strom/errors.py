@@ -202,6 +202,7 @@ _BY_CODE: Mapping[int, type[StromError]] = MappingProxyType(
         -10: BackPressure,
         -11: InternalError,
         -12: NotFinite,
+        -13: DeviceLost,
     }
 )
 

@@ -22,7 +22,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below, in joint_values.h or in step_values.h changes; the Python
  * package refuses another number. */
-#define STROM_ABI_VERSION 22
+#define STROM_ABI_VERSION 23
 
 typedef int64_t strom_handle;
 
@@ -39,7 +39,8 @@ enum {
   STROM_CORRUPT = -9,          /* bytes that are not a valid message */
   STROM_BACK_PRESSURE = -10,   /* the outgoing queue stayed full for the whole deadline */
   STROM_INTERNAL = -11,
-  STROM_NOT_FINITE = -12 /* the update holds a NaN or an infinity; the message says where */
+  STROM_NOT_FINITE = -12, /* the update holds a NaN or an infinity; the message says where */
+  STROM_DEVICE_LOST = -13 /* the device does no work any more in this process */
 };
 
 STROM_EXPORT int32_t strom_abi_version(void);

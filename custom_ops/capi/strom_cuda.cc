@@ -9,6 +9,7 @@
 #include "core/codec/message_layout.h"
 #include "core/codec/message_writer.h"
 #include "cuda/codec.h"
+#include "cuda/device_error.h"
 
 namespace strom {
 namespace {
@@ -26,13 +27,23 @@ HandleTable<SharedCodec>& Codecs() {
   return codecs;
 }
 
+// What `body` returns, or what the device says in its place.
+template <typename Body>
+Status OrWhyNot(Body body) {
+  try {
+    return body();
+  } catch (const cuda::DeviceError& error) {
+    return {error.code(), error.what()};
+  }
+}
+
 template <typename Body>
 int WithCodec(const char* function, strom_handle handle, Body body) {
   return Guard([&]() -> Status {
     const std::shared_ptr<SharedCodec> shared = Codecs().Find(handle);
     if (!shared) return ClosedHandle(function, "codec", handle);
     const std::lock_guard<std::mutex> lock(shared->mutex);
-    return body(shared->codec);
+    return OrWhyNot([&]() -> Status { return body(shared->codec); });
   });
 }
 
@@ -93,8 +104,10 @@ int strom_cuda_codec_create(int64_t max_message_bytes, const strom_cuda_memory* 
     if (memory != nullptr && (memory->allocate == nullptr || memory->release == nullptr)) {
       return Invalid("memory has no allocate or no release");
     }
-    *codec = strom::Codecs().Add(std::make_shared<strom::SharedCodec>(max_message_bytes, memory));
-    return {};
+    return strom::OrWhyNot([&]() -> Status {
+      *codec = strom::Codecs().Add(std::make_shared<strom::SharedCodec>(max_message_bytes, memory));
+      return {};
+    });
   });
 }
 

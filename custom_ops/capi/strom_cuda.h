@@ -3,7 +3,8 @@
  * It makes and applies the messages of libstrom.so, byte for byte and bit for bit, from parameters
  * and residuals that lie in device memory. It needs neither TensorFlow nor libstrom.so; the CUDA
  * runtime is inside. Conventions are strom.h's: functions return STROM_OK or a negative code, and
- * strom_cuda_last_error() says what failed.
+ * strom_cuda_last_error() says what failed; after STROM_DEVICE_LOST no other call will succeed on
+ * the device either.
  *
  * Pointers marked "device" are memory of the device that was current when the codec was created.
  * Streams are cudaStream_t; NULL is the default one. Every call queues its work on the stream and
@@ -21,7 +22,7 @@ extern "C" {
 
 /* Bumped whenever a declaration below changes, or a structure of device_segment.h, step_values.h or
  * strom.h. */
-#define STROM_CUDA_ABI_VERSION 8
+#define STROM_CUDA_ABI_VERSION 9
 
 STROM_EXPORT int32_t strom_cuda_abi_version(void);
 STROM_EXPORT const char* strom_cuda_last_error(void);

@@ -4,7 +4,7 @@
 // core's own reader.
 //
 // Functions return when the device has done its work. Not thread-safe; the C ABI serialises calls.
-// Throws DeviceError (cuda/memory.h) when the CUDA runtime fails, as where memory runs out.
+// Throws DeviceError (cuda/device_error.h) when the CUDA runtime fails, as where memory runs out.
 #ifndef KERAS_STROM_CUDA_CODEC_H_
 #define KERAS_STROM_CUDA_CODEC_H_
 

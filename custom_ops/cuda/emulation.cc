@@ -165,21 +165,20 @@ Gpu& TheGpu() {
 
 }  // namespace
 
-void Launch(void* stream, std::function<void()> work) {
+bool Launch(void* stream, std::function<void()> work) {
   STROM_CHECK(TheGpu().launch != nullptr);
-  TheGpu().launch(
-      stream,
-      [](void* argument) {
-        const std::unique_ptr<std::function<void()>> queued(
-            static_cast<std::function<void()>*>(argument));
-        (*queued)();
-      },
-      new std::function<void()>(std::move(work)));
+  auto queued = std::make_unique<std::function<void()>>(std::move(work));
+  const auto run = [](void* argument) {
+    const std::unique_ptr<std::function<void()>> mine(
+        static_cast<std::function<void()>*>(argument));
+    (*mine)();
+  };
+  if (TheGpu().launch(stream, run, queued.get()) == 0) return false;
+  static_cast<void>(queued.release());
+  return true;
 }
 
-void Await(void* stream) {
-  if (stream != nullptr) TheGpu().wait(stream);
-}
+bool Await(void* stream) { return stream == nullptr || TheGpu().wait(stream) != 0; }
 
 void* HostAddress(const void* address) {
   void* const found = TheGpu().host_address == nullptr ? nullptr : TheGpu().host_address(address);

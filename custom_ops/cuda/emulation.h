@@ -30,25 +30,26 @@ void SetOrder(Order order);
 void Run(int64_t blocks, size_t shared_bytes, void (*body)(const void* kernel, void* shared),
          const void* kernel);
 
-// Has the stream do the work, in its order.
-void Launch(void* stream, std::function<void()> work);
+// Has the stream do the work, in its order; false where its device is lost, which does none.
+bool Launch(void* stream, std::function<void()> work);
 
 // The same; at once where there is no stream.
 template <typename Work>
-void Queue(void* stream, Work work) {
-  if (stream == nullptr) return work();
-  Launch(stream, std::move(work));
+bool Queue(void* stream, Work work) {
+  if (stream != nullptr) return Launch(stream, std::move(work));
+  work();
+  return true;
 }
 
-// Returns when all is done that was queued there.
-void Await(void* stream);
+// Returns when all is done that was queued there; false where its device is lost.
+bool Await(void* stream);
 // Where the host finds what lies at an address of the emulated GPU; any other address is itself.
 void* HostAddress(const void* address);
 
 // What an emulated GPU does for this, as tests/native/emulated_gpu/emulated_gpu.h says.
 struct Gpu {
-  void (*launch)(void* stream, void (*function)(void* argument), void* argument) = nullptr;
-  void (*wait)(void* stream) = nullptr;
+  int32_t (*launch)(void* stream, void (*function)(void* argument), void* argument) = nullptr;
+  int32_t (*wait)(void* stream) = nullptr;
   void* (*host_address)(const void* device_address) = nullptr;
 };
 // From now on streams are this one's, and no longer those of the emulated GPU that the process has.

@@ -1,6 +1,6 @@
 // The device as the host sees it: memory, copies and launches on a stream. Failures are
-// DeviceError. Compiled by anything but nvcc, kernels run in the emulation, and device memory is
-// the host's, or on a stream of an emulated GPU that GPU's (cuda/emulation.h).
+// DeviceError (cuda/device_error.h). Compiled by anything but nvcc, kernels run in the emulation,
+// and device memory is the host's, or on a stream of an emulated GPU that GPU's (cuda/emulation.h).
 #ifndef KERAS_STROM_CUDA_MEMORY_H_
 #define KERAS_STROM_CUDA_MEMORY_H_
 
@@ -9,11 +9,11 @@
 #include <cstring>
 #include <exception>
 #include <new>
-#include <stdexcept>
 #include <string>
 
 #include "core/base/types.h"
 #include "cuda/device.h"
+#include "cuda/device_error.h"
 #include "cuda/device_segment.h"
 
 #if defined(__CUDACC__)
@@ -22,20 +22,39 @@
 
 namespace strom::cuda {
 
-// A call of the CUDA runtime failed; the text names it and says why.
-class DeviceError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
 // cudaStream_t; null is the default stream.
 using Stream = void*;
 
 #if defined(__CUDACC__)
 
+// Whether no call of this process succeeds on the device any more.
+inline bool IsLost(cudaError_t code) {
+  switch (code) {
+    case cudaErrorAssert:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalAddress:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorSystemNotReady:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 inline void Check(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
-  throw DeviceError(std::string(call) + " failed: " + cudaGetErrorString(code));
+  throw DeviceError(
+      IsLost(code) ? Code::kDeviceLost : Code::kInternal,
+      std::string(call) + " failed: " + cudaGetErrorName(code) + ": " + cudaGetErrorString(code));
 }
 
 // How kernels reach what lies at a device's address.
@@ -120,6 +139,11 @@ void RequireKernel() {
 
 #else
 
+inline void Check(bool done, const char* call) {
+  if (done) return;
+  throw DeviceError(Code::kDeviceLost, std::string(call) + " failed: the emulated GPU is lost");
+}
+
 template <typename T>
 T* Reach(T* address) {
   return static_cast<T*>(emulation::HostAddress(address));
@@ -131,18 +155,19 @@ inline void* AllocatePinned(size_t bytes) { return ::operator new(bytes); }
 inline void FreePinned(void* memory) { ::operator delete(memory); }
 inline void Copy(void* to, const void* from, size_t bytes, Stream stream) {
   if (bytes == 0) return;
-  emulation::Queue(
-      stream, [to = Reach(static_cast<char*>(to)), from = Reach(static_cast<const char*>(from)),
-               bytes] { std::memcpy(to, from, bytes); });
+  Check(emulation::Queue(stream, [to = Reach(static_cast<char*>(to)),
+                                  from = Reach(static_cast<const char*>(from)),
+                                  bytes] { std::memcpy(to, from, bytes); }),
+        "a copy");
 }
-inline void Synchronize(Stream stream) { emulation::Await(stream); }
+inline void Synchronize(Stream stream) { Check(emulation::Await(stream), "waiting for a stream"); }
 inline int DeviceCount(std::string*) { return 1; }
 inline int CurrentDevice() { return 0; }
 inline void SetCurrentDevice(int) {}
 
 template <typename Kernel>
 void Launch(Stream stream, int64_t blocks, const Kernel& kernel) {
-  emulation::Queue(stream, [blocks, kernel] {
+  const auto run = [blocks, kernel] {
     emulation::Run(
         blocks, sizeof(typename Kernel::Shared),
         [](const void* arguments, void* shared) {
@@ -150,7 +175,8 @@ void Launch(Stream stream, int64_t blocks, const Kernel& kernel) {
               *static_cast<typename Kernel::Shared*>(shared));
         },
         &kernel);
-  });
+  };
+  Check(emulation::Queue(stream, run), "a kernel's launch");
 }
 
 template <typename Kernel>
@@ -212,8 +238,10 @@ class DeviceMemory {
     if (lent_.allocate == nullptr) return AllocateDevice(bytes);
     void* const memory = lent_.allocate(lent_.context, static_cast<int64_t>(bytes));
     if (memory != nullptr) return memory;
-    throw DeviceError("the device's memory has no " + std::to_string(bytes) +
-                      " bytes left for encoding: take a smaller batch, or leave it more memory");
+    throw DeviceError(
+        Code::kInternal,
+        "the device's memory has no " + std::to_string(bytes) +
+            " bytes left for encoding: take a smaller batch, or leave it more memory");
   }
   void Free(void* memory) const {
     if (lent_.allocate == nullptr) return FreeDevice(memory);

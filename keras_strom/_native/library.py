@@ -19,7 +19,7 @@ from keras_strom import errors
 from keras_strom._native.built_for import why_not_loaded
 
 #: The declarations in custom_ops/capi/strom.h that this package was written for.
-ABI_VERSION = 22
+ABI_VERSION = 23
 
 #: Where the build puts libstrom.so, the operators and build.json.
 DIRECTORY = pathlib.Path(__file__).resolve().parent

@@ -16,8 +16,9 @@ from keras_strom.job.environment import ClusterEnvironment
 
 # After these codes of CUDA no work on the card succeeds in the same process any more.
 _LOST_DEVICE = re.compile(
-    r"\w*_ERROR_(?:DEVICE_LOST|DEVICE_UNAVAILABLE|ECC_UNCORRECTABLE|HARDWARE_STACK_ERROR|"
-    r"ILLEGAL_ADDRESS|ILLEGAL_INSTRUCTION|LAUNCH_FAILED|LAUNCH_TIMEOUT|MISALIGNED_ADDRESS|"
+    r"\w*_ERROR_(?:ASSERT|DEVICE_LOST|DEVICE_UNAVAILABLE|ECC_UNCORRECTABLE|HARDWARE_STACK_ERROR|"
+    r"ILLEGAL_ADDRESS|ILLEGAL_INSTRUCTION|INVALID_ADDRESS_SPACE|INVALID_PC|LAUNCH_FAILED|"
+    r"LAUNCH_TIMEOUT|MISALIGNED_ADDRESS|"
     r"NVLINK_UNCORRECTABLE|SYSTEM_NOT_READY|UNKNOWN)\b[^\n]*"
 )
 
@@ -28,7 +29,11 @@ _NO_BATCH = re.compile("Received an empty generator|The PyDataset has length 0")
 def cause_of(error: BaseException, here: ClusterEnvironment) -> errors.StromError | None:
     """What an exception that Keras or TensorFlow raised means to the user; None: just that."""
     if isinstance(error, tf.errors.OpError):
-        return translate(error) or _device_lost(error, here)
+        words = _LOST_DEVICE.search(str(error))  # Whatever else is said then follows from that.
+        ours = translate(error)
+        if words or isinstance(ours, errors.DeviceLost):
+            return _device_lost(words[0] if words else str(ours), here)
+        return ours
     # How Keras meets data that ends before its first batch.
     is_empty = isinstance(error, StopIteration) or (
         isinstance(error, ValueError) and here.size > 1 and bool(_NO_BATCH.search(str(error)))
@@ -62,12 +67,9 @@ def _is_keras_own(error: BaseException) -> bool:
     return module.startswith(("keras.", "keras_strom.", "tensorflow."))
 
 
-def _device_lost(error: tf.errors.OpError, here: ClusterEnvironment) -> errors.DeviceLost | None:
-    words = _LOST_DEVICE.search(str(error))
-    if words is None:
-        return None
+def _device_lost(words: str, here: ClusterEnvironment) -> errors.DeviceLost:
     return errors.DeviceLost(
-        f"worker {here.rank}'s GPU has stopped working ({words[0]}); the system's log (dmesg, "
+        f"worker {here.rank}'s GPU has stopped working ({words}); the system's log (dmesg, "
         "nvidia-smi -q) may say why"
     )
 

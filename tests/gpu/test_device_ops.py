@@ -57,6 +57,11 @@ def test_a_training_that_has_ended_leaves_nothing_in_the_devices_memory() -> Non
 
 
 @pytest.mark.usefixtures("emulated")
+def test_a_gpu_that_is_lost_is_told_by_the_step_that_notices_first() -> None:
+    run("kernels", "lost", script="device_memory.py")
+
+
+@pytest.mark.usefixtures("emulated")
 def test_without_the_memory_for_it_a_step_goes_by_the_host_and_says_so_once() -> None:
     words = run("kernels", "short", script="device_memory.py")
     assert words.count("copies what the optimizer wrote to the host") == 1

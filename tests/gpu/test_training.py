@@ -65,12 +65,18 @@ def test_a_worker_takes_the_gpus_that_are_its_own() -> None:
     [
         ("failed to synchronize: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error", True),
         ("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", True),
+        ("[keras-strom -13] a copy failed: cudaErrorLaunchFailure: unspecified failure", True),
+        ("[keras-strom -11] CUDA_ERROR_LAUNCH_TIMEOUT: the launch timed out", True),
+        ("[keras-strom -11] the device's memory has no 4096 bytes left", False),
         ("failed to allocate 4.00GiB: CUDA_ERROR_OUT_OF_MEMORY: out of memory", False),
         ("Matrix size-incompatible", False),
     ],
 )
 def test_a_card_that_works_no_more_is_told_from_other_failures(words: str, is_lost: bool) -> None:
-    found = cause_of(tf.errors.InternalError(None, None, words), ClusterEnvironment())
+    here = ClusterEnvironment(rank=3, size=4)
+    found = cause_of(tf.errors.InternalError(None, None, words), here)
+    if is_lost:
+        assert str(found).startswith("worker 3's GPU has stopped working (")
     assert isinstance(found, errors.DeviceLost) is is_lost
     text = f"Traceback (most recent call last):\nkeras_strom.errors.{type(found).__name__}: {found}"
     outcome = Outcome(1, None, text, (), raised=True)

@@ -70,6 +70,7 @@ enum class Code : int32_t {
   kBackPressure = -10,
   kInternal = -11,
   kNotFinite = -12,
+  kDeviceLost = -13,
 };
 
 // A fault of the world, which the caller must read. Bugs stop with STROM_CHECK instead.

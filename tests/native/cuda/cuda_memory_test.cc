@@ -71,17 +71,23 @@ TEST(CudaCodec, ChangesNothingWhereMemoryIsMissingBeforeItsStep) {
 
 // A stream on which nothing is done before somebody waits for it.
 struct LateStream {
+  int launches_left = 1 << 20;  // before its device is lost
   std::vector<std::pair<void (*)(void*), void*>> queued;
 
   static emulation::Gpu Gpu() {
     return {[](void* stream, void (*function)(void*), void* argument) {
-              static_cast<LateStream*>(stream)->queued.emplace_back(function, argument);
+              auto& self = *static_cast<LateStream*>(stream);
+              if (self.launches_left == 0) return 0;
+              --self.launches_left;
+              self.queued.emplace_back(function, argument);
+              return 1;
             },
             [](void* stream) {
-              for (const auto& [function, argument] :
-                   std::exchange(static_cast<LateStream*>(stream)->queued, {})) {
+              auto& self = *static_cast<LateStream*>(stream);
+              for (const auto& [function, argument] : std::exchange(self.queued, {})) {
                 function(argument);
               }
+              return self.launches_left == 0 ? 0 : 1;
             }};
   }
 };
@@ -122,6 +128,27 @@ TEST(CudaCodec, NothingIsUnderWayWhenItHasRunOutOfMemory) {
     }
     EXPECT_GT(calls, 2);
   }
+  emulation::UseGpu({});
+}
+
+TEST(CudaCodec, SaysThatItsDeviceIsLostWhereverThatHappensInAStep) {
+  emulation::UseGpu(LateStream::Gpu());
+  bool done = false;
+  int launches = 0;
+  for (; !done; ++launches) {
+    LateStream stream{launches, {}};
+    Codec codec(kOneMessage);
+    Model model = RandomModel({9000, 40}, 0.05, 67);
+    const std::vector<strom_cuda_segment> segments = SegmentsOf(&model);
+    strom_step_result result{};
+    try {
+      done = codec.Step(9043, segments, StepOptions({}), &stream, &result).ok();
+    } catch (const DeviceError& error) {
+      EXPECT_EQ(error.code(), Code::kDeviceLost) << launches;
+    }
+    EXPECT_TRUE(stream.queued.empty()) << launches;
+  }
+  EXPECT_GT(launches, 10);
   emulation::UseGpu({});
 }
 

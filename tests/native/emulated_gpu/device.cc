@@ -603,12 +603,19 @@ void* strom_emulated_gpu_host_address(const void* device_address) {
   return HostAddress(device_address);
 }
 
-void strom_emulated_gpu_launch(void* stream, void (*function)(void*), void* argument) {
+int32_t strom_emulated_gpu_launch(void* stream, void (*function)(void*), void* argument) {
+  auto* const on = static_cast<SP_Stream>(stream);
+  if (on->device->lost) return 0;
   ++counts().launches;
-  static_cast<SP_Stream>(stream)->Queue([function, argument] { function(argument); });
+  on->Queue([function, argument] { function(argument); });
+  return 1;
 }
 
-void strom_emulated_gpu_wait(void* stream) { static_cast<SP_Stream>(stream)->End()->Wait(); }
+int32_t strom_emulated_gpu_wait(void* stream) {
+  auto* const on = static_cast<SP_Stream>(stream);
+  on->End()->Wait();
+  return on->device->lost ? 0 : 1;
+}
 
 void strom_emulated_gpu_lose(int32_t device) { devices().at(device)->lost = true; }
 

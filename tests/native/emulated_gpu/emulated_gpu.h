@@ -35,11 +35,12 @@ void strom_emulated_gpu_configure(int32_t devices, int64_t bytes, int32_t delay)
 // of what the stream is in order with.
 void* strom_emulated_gpu_host_address(const void* device_address);
 
-// Queues function(argument) on `stream`, an SP_Stream. Returns at once.
-void strom_emulated_gpu_launch(void* stream, void (*function)(void* argument), void* argument);
+// Queues function(argument) on `stream`, an SP_Stream. Returns at once: 1, or 0 where the device is
+// lost, which calls nothing.
+int32_t strom_emulated_gpu_launch(void* stream, void (*function)(void* argument), void* argument);
 
-// Waits until all that `stream` has been given by now is done.
-void strom_emulated_gpu_wait(void* stream);
+// Waits until all that `stream` has been given by now is done; 0 where the device is lost, else 1.
+int32_t strom_emulated_gpu_wait(void* stream);
 
 // From now on every work of the device, and every allocation there, fails, as on a card that has
 // fallen off its bus.

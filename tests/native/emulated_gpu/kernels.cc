@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "emulated_gpu.h"
@@ -53,14 +54,16 @@ absl::Status Launch(OpKernelContext* context, std::function<void()> work) {
   const bool found = TF_GetCode(status) == TF_OK;
   TF_DeleteStatus(status);
   if (!found) return absl::InternalError("the op has no stream");
-  strom_emulated_gpu_launch(
-      stream,
-      [](void* argument) {
-        auto* run = static_cast<std::function<void()>*>(argument);
-        (*run)();
-        delete run;
-      },
-      new std::function<void()>(std::move(work)));
+  auto queued = std::make_unique<std::function<void()>>(std::move(work));
+  const auto run = [](void* argument) {
+    const std::unique_ptr<std::function<void()>> mine(
+        static_cast<std::function<void()>*>(argument));
+    (*mine)();
+  };
+  if (strom_emulated_gpu_launch(stream, run, queued.get()) == 0) {
+    return absl::InternalError("EMULATED_ERROR_DEVICE_LOST: the GPU has fallen off the bus");
+  }
+  static_cast<void>(queued.release());
   return absl::OkStatus();
 }
 

@@ -1,6 +1,6 @@
 """What steps of the native ops copy to and from a device, and what they leave in its memory.
 
-Run by tests/gpu/test_device_ops.py: device_memory.py [kernels] copies|stays|gives_back|short
+Run by tests/gpu/test_device_ops.py: device_memory.py [kernels] copies|stays|gives_back|lost|short
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ import sys
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from keras_strom import errors
+from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.relay.training_relay import TrainingMaster
+from keras_strom.strategy.user_errors import cause_of
 from tests.support import emulated_gpu
 from tests.support.scripts.device_ops import (
     MEMORY,
@@ -104,6 +108,19 @@ def memory_in_use() -> int:
     return tf.config.experimental.get_memory_info("GPU:0")["current"]
 
 
+def lost() -> None:
+    """The card falls off its bus before a step, and nothing but the step has met it since."""
+    worker = Worker("/gpu:0", Options())
+    worker.show(own=True)
+    worker.step()
+    worker.step_first(0.01)
+    with pytest.raises(tf.errors.InternalError, match="keras-strom -13") as caught:
+        worker.step_first(0.01, meanwhile=emulated_gpu.lose)
+    found = cause_of(caught.value, ClusterEnvironment(rank=3, size=4))
+    assert isinstance(found, errors.DeviceLost), found
+    assert "worker 3's GPU has stopped working (a copy failed: the emulated" in str(found), found
+
+
 def short() -> None:
     """The device has no memory left when the first step wants it."""
     worker = Worker("/gpu:0", Options())
@@ -139,5 +156,6 @@ def stays() -> None:
 
 
 if __name__ == "__main__":
-    CASES = {"copies": copies_all, "stays": stays, "gives_back": gives_back, "short": short}
+    CASES = {"copies": copies_all, "stays": stays, "gives_back": gives_back}
+    CASES |= {"lost": lost, "short": short}
     CASES[sys.argv[-1]]()

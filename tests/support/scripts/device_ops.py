@@ -130,12 +130,17 @@ class Worker:
         self.steps += 1
         return self._step(*arguments)
 
-    def step_first(self, threshold: float) -> None:
-        """A step over the first variable alone, in an op of its own."""
+    def step_first(self, threshold: float, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """A step over the first variable alone, in an op of its own, `meanwhile` just before it."""
         first = self.variables[0]
         with tf.device(self._device):
             before = first.read_value()
             first.assign_add(tf.fill(SHAPES[0], TAU / 3))
+        with tf.device("/cpu:0"):
+            iteration, sends = tf.constant(self.steps, tf.int64), tf.constant(True)
+            numbers = [tf.constant(number) for number in (threshold, 1.0, 0.0, 0.0)]
+        meanwhile()
+        with tf.device(self._device):
             statistics = operations().strom_step(
                 variables=[first.handle],
                 replica=self.replica.handle,
@@ -145,12 +150,12 @@ class Worker:
                 rows_before=[],
                 momenta=[],
                 momentum_of=[],
-                threshold=threshold,
-                scale=1.0,
-                clip_multiple=0.0,
-                norm_limit=0.0,
-                iteration=tf.constant(self.steps, tf.int64),
-                sends=True,
+                threshold=numbers[0],
+                scale=numbers[1],
+                clip_multiple=numbers[2],
+                norm_limit=numbers[3],
+                iteration=iteration,
+                sends=sends,
                 shares=[True],
                 by_rows=[False],
                 names=["the first"],
