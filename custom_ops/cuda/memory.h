@@ -238,10 +238,8 @@ class DeviceMemory {
     if (lent_.allocate == nullptr) return AllocateDevice(bytes);
     void* const memory = lent_.allocate(lent_.context, static_cast<int64_t>(bytes));
     if (memory != nullptr) return memory;
-    throw DeviceError(
-        Code::kInternal,
-        "the device's memory has no " + std::to_string(bytes) +
-            " bytes left for encoding: take a smaller batch, or leave it more memory");
+    throw DeviceError(Code::kInternal, "the device's memory has no " + std::to_string(bytes) +
+                                           " bytes left for encoding");
   }
   void Free(void* memory) const {
     if (lent_.allocate == nullptr) return FreeDevice(memory);

@@ -5,9 +5,11 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/platform/logging.h"
+#include "absl/strings/string_view.h"
 #include "tf/replica_resource.h"
+#include "tf/step_warnings.h"
 #include "tf/threads.h"
 #include "tf/variables.h"
 
@@ -32,6 +34,13 @@ absl::Status IsSwitchedOff(bool* off) {
                    " is \"on\" (steps stay on a GPU where they can) or \"off\" (they are "
                    "done on the host), not \"",
                    value, "\""));
+}
+
+// What a status of ours says to its user.
+absl::string_view WithoutMark(absl::string_view words) {
+  const size_t end = words.find("] ");
+  const bool is_marked = absl::StartsWith(words, "[keras-strom ") && end != words.npos;
+  return is_marked ? words.substr(end + 2) : words;
 }
 
 // The last of them, which ascend, that starts at flat element `offset` or before.
@@ -67,11 +76,17 @@ absl::Status DeviceStep::Prepare(OpKernelContext* context, strom_handle replica,
   if (*ready) return absl::OkStatus();
   refused_ = true;
   if (!held_) GiveBackMemory();
-  LOG(WARNING) << "keras-strom: each step on " << context->device()->name()
-               << " copies what the optimizer wrote to the host and is shared from there, which "
-                  "costs time but changes no result: "
-               << allocated.message();
+  WarnOfHost(context, allocated.message());
   return absl::OkStatus();
+}
+
+void DeviceStep::WarnOfHost(OpKernelContext* context, absl::string_view why) {
+  bool off = false;
+  if (!IsSwitchedOff(&off).ok() || off) return;
+  WarnOnce(absl::StrCat("each step on ", context->device()->name(),
+                        " copies what the optimizer wrote to the host and is shared from there, "
+                        "which costs time but changes no result: ",
+                        WithoutMark(why)));
 }
 
 absl::Status DeviceStep::FollowStream(OpKernelContext* context) {

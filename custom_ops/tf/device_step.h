@@ -35,10 +35,13 @@ class DeviceStep : public tensorflow::ResourceBase {
   static void Forget(tensorflow::OpKernelContext* context, strom_handle replica);
 
   // Whether steps over such segments can be done on the op's device: the library is there, and
-  // memory for the residual. Where not it says why, once. Fails where KERAS_STROM_GPU_STEP is
-  // neither "on" nor "off"; off means never.
+  // memory for the residual. Where not it says why, once (tf/step_warnings.h). Fails where
+  // KERAS_STROM_GPU_STEP is neither "on" nor "off"; off means never.
   absl::Status Prepare(tensorflow::OpKernelContext* context, strom_handle replica,
                        const std::vector<strom_cuda_segment>& segments, bool* ready);
+
+  // Tells the user, once, why the op's steps are done on the host, unless they are to be.
+  static void WarnOfHost(tensorflow::OpKernelContext* context, absl::string_view why);
 
   // Once it is prepared: whether what is in each segment's `after` is another than in `before`.
   absl::Status Compare(const std::vector<strom_cuda_segment>& segments,

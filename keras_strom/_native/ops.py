@@ -69,6 +69,23 @@ def _input_seconds() -> Any:
     return function
 
 
+def take_step_warnings() -> list[str]:
+    """What the operators of steps have to tell this process's user, each thing once."""
+    words = ctypes.create_string_buffer(4096)
+    found = []
+    while _take_step_warning()(words, len(words)):
+        found.append(words.value.decode("utf-8", "replace"))
+    return found
+
+
+@functools.cache
+def _take_step_warning() -> Any:
+    operations()
+    function = ctypes.CDLL(str(operators_path())).strom_take_step_warning
+    function.argtypes, function.restype = (ctypes.c_char_p, ctypes.c_int64), ctypes.c_int32
+    return function
+
+
 def translate(error: tf.errors.OpError) -> errors.StromError | None:
     """The exception of `keras_strom.errors` for an op of ours that failed; None for any other."""
     marked = _MARKED.search(str(error))

@@ -36,7 +36,7 @@ from keras_strom.recovery.leaving import Drained, is_asked, leave
 from keras_strom.recovery.resume import DataPosition, Fit
 from keras_strom.recovery.takeover import donate_if_asked, hand_over_if_asked, take_over
 from keras_strom.recovery.waiting import wait_until_allowed
-from keras_strom.sharing import model_checks
+from keras_strom.sharing import model_checks, step_warnings
 from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.flat_space import update_copies
 from keras_strom.sharing.progress import Progress, begin_fit_at, first_epoch_of
@@ -415,6 +415,7 @@ class _Training:
             self._model.stop_training = caught or may_leave_epoch(self._running(), self._sharing)
         if self._left is not None and batch + 1 >= self._left and not self._model.stop_training:
             self._model.stop_training = self._cut_short = True
+        step_warnings.tell(self._sharing.environment.rank)
 
     def help_others(self) -> None:
         """Gives others what they ask this worker for, at its place between two batches."""

@@ -22,15 +22,21 @@ pytestmark = pytest.mark.jobs
 SCRIPTS = Path(gpu.__file__).with_name("scripts")
 
 
-def run(script: str, *arguments: str) -> None:
+def words(script: str, *arguments: str, level: str = "1") -> str:
+    """What the script writes as errors, TensorFlow's log having this level."""
     command = [sys.executable, str(SCRIPTS / script), *arguments]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1"}
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": level}
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=300, env=environment, check=False
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
+    return ended.stderr
+
+
+def run(script: str, *arguments: str) -> None:
+    told = words(script, *arguments)
     if "kernels" in arguments:
-        assert "copies what the optimizer wrote to the host" not in ended.stderr
+        assert "copies what the optimizer wrote to the host" not in told
 
 
 def test_a_gpu_trains_to_the_bits_of_the_cpu() -> None:
@@ -39,6 +45,15 @@ def test_a_gpu_trains_to_the_bits_of_the_cpu() -> None:
 
 def test_steps_that_stay_on_a_gpu_train_to_the_bits_of_the_cpu() -> None:
     run("gpu_alone.py", "kernels", "fixed", "clipped", "local")
+
+
+@pytest.mark.usefixtures("emulated")
+def test_why_steps_leave_the_gpu_is_said_where_tensorflows_log_is_silent() -> None:
+    """As in workers; without the kernels' library, or a card for it, there are none here."""
+    told = words("gpu_alone.py", "fixed", level="2")
+    assert told.count("copies what the optimizer wrote to the host") == 1, told
+    assert "worker 0: each step on " in told
+    assert "[keras-strom" not in told
 
 
 @pytest.mark.usefixtures("card")

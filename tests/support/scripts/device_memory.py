@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from keras_strom import errors
+from keras_strom._native.ops import take_step_warnings
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.relay.training_relay import TrainingMaster
 from keras_strom.strategy.user_errors import cause_of
@@ -136,6 +137,11 @@ def short() -> None:
     del taken[0][-3:]  # What the optimizer writes has room there, and more has not.
     for arguments in steps:
         worker.run(arguments)
+    words = take_step_warnings()
+    assert len(words) == 1, words
+    assert "copies what the optimizer wrote to the host" in words[0]
+    assert "bytes left for" in words[0]
+    assert "[keras-strom" not in words[0]
     worker.replica.close()
 
 
