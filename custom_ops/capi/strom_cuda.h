@@ -51,7 +51,8 @@ STROM_EXPORT int strom_cuda_reserve(strom_handle codec, const strom_cuda_segment
  * happens and result->stepped is 0. An update that is not finite is refused as strom_replica_step
  * does: nothing is sent and what is finite is in the residual. Where memory runs out nothing is
  * sent either: the update is in the residual within rounding, and result->stepped is 1, or nothing
- * has changed. */
+ * has changed. strom_cuda_step then succeeds with the message of a step without entries, where it
+ * was `memory` that had none left and the step was done; find_entries fails. */
 STROM_EXPORT int strom_cuda_step(strom_handle codec, int64_t elements,
                                  const strom_cuda_segment* segments, int64_t count,
                                  const strom_step_options* options, void* stream,

@@ -141,6 +141,7 @@ struct Codec::State {
   DeviceArray<int64_t> payload_starts{memory};
   DeviceArray<uint8_t> payloads{memory};
   DeviceArray<uint32_t> ones{memory};
+  int64_t ones_needed = 0;  // by the spans that UploadSpans has brought
   PinnedArray<int64_t> host_span_starts;
   PinnedArray<uint32_t> host_ks;
   PinnedArray<int64_t> host_payload_starts;
@@ -157,6 +158,11 @@ struct Codec::State {
   void Forget() {
     found = false;
     count = tiles = 0;
+  }
+  int64_t MessageBytes() const {
+    int64_t bytes = 0;
+    for (const auto& message : messages) bytes += static_cast<int64_t>(message.size());
+    return bytes;
   }
   void ReserveTiles(int64_t needed);
   void Upload(Segments from, Stream stream);
@@ -240,14 +246,36 @@ Status Codec::FindEntries(int64_t elements, Segments segments, const strom_step_
 
 Status Codec::Step(int64_t elements, Segments segments, const strom_step_options& options,
                    void* stream, strom_step_result* result) {
-  Status status = FindEntries(elements, segments, options, stream, result);
-  if (!status.ok() || result->stepped == 0) return status;
+  try {
+    Status status = FindEntries(elements, segments, options, stream, result);
+    if (!status.ok() || result->stepped == 0) return status;
+  } catch (const NoDeviceMemory&) {  // It has taken back what the step has found.
+    if (result->stepped == 0) throw;
+    SendNothing(result);
+    return {};
+  }
   try {
     return WriteMessages({}, stream, &result->message_bytes);
-  } catch (const std::exception&) {  // Nothing is lost when memory runs out.
+  } catch (const NoDeviceMemory&) {
+    if (Status status = TakeBack(stream); !status.ok()) return status;
+    SendNothing(result);
+    return {};
+  } catch (const std::exception&) {  // Nothing is lost.
     static_cast<void>(TakeBack(stream));
     throw;
   }
+}
+
+// The message of a step without entries: all that it has found is in the residual.
+void Codec::SendNothing(strom_step_result* result) {
+  State& state = *state_;
+  // Each entry was that much less; where the largest residual is, nobody has looked again.
+  result->sum_residual += static_cast<double>(result->count) * result->threshold;
+  if (result->count > 0) result->max_residual += result->threshold;
+  result->count = 0;
+  const int log2_span = ChooseLog2Span(0, state.fields.elements, state.max_message_bytes, {});
+  state.messages = MessageWriter(state.fields, log2_span, state.max_message_bytes).Finish();
+  result->message_bytes = state.MessageBytes();
 }
 
 Status Codec::WriteMessages(const CodingOptions& options, void* stream, int64_t* message_bytes) {
@@ -266,10 +294,7 @@ Status Codec::WriteMessages(const CodingOptions& options, void* stream, int64_t*
     state.AddSpans(log2_span, &writer);
   }
   state.messages = writer.Finish();
-  *message_bytes = 0;
-  for (const auto& message : state.messages) {
-    *message_bytes += static_cast<int64_t>(message.size());
-  }
+  *message_bytes = state.MessageBytes();
   return {};
 }
 
@@ -343,7 +368,7 @@ Status Codec::Apply(Bytes bytes, int64_t elements, Segments segments, void* stre
   Launch(stream, spans,
          ApplySpans{state.table(), state.coded.data(), state.payloads.data(),
                     message.fields().value, state.runs.data(), runs, message.fields().iteration,
-                    state.ones.Reserve(message.count()), state.skipped.Reserve(spans)});
+                    state.ones.Reserve(state.ones_needed), state.skipped.Reserve(spans)});
   CopyArray(in_no_segment, state.skipped.data(), spans, stream);
   Synchronize(stream);
   for (int64_t i = 0; i < spans; ++i) *skipped += in_no_segment[i];
@@ -418,8 +443,9 @@ Status Codec::State::Collect(Segments from, Stream stream, strom_step_result* re
     return {Code::kNotFinite, DescribeNonfinite(from, statistics) + kNotFiniteRemedy};
   }
   if (count > 0) {
-    Launch(stream, DivideUp(tiles, CompactTiles::kTilesPerBlock),
-           CompactTiles{table(), slots.data(), tile_starts.data(), tiles, codes.Reserve(count)});
+    Launch(
+        stream, DivideUp(tiles, CompactTiles::kTilesPerBlock),
+        CompactTiles{table(), slots.data(), tile_starts.data(), tiles, codes.ReserveForNow(count)});
   }
   Synchronize(stream);
   return {};
@@ -462,8 +488,8 @@ int64_t Codec::State::CodeSpans(int log2_span, const CodingOptions& options, Str
   // bytes for each span.
   const int64_t most_bytes = (fields.elements + 2 * count) / 8 + 2 * spans;
   Launch(stream, spans,
-         PackSpans{entries, span_ks.data(), payload_starts.data(), payloads.Reserve(most_bytes),
-                   ones.Reserve(count)});
+         PackSpans{entries, span_ks.data(), payload_starts.data(),
+                   payloads.ReserveForNow(most_bytes), ones.ReserveForNow(count)});
   CopyArray(host_span_starts.Reserve(spans + 1), span_starts.data(), spans + 1, stream);
   CopyArray(host_ks.Reserve(spans), span_ks.data(), spans, stream);
   CopyArray(host_payload_starts.Reserve(spans + 1), payload_starts.data(), spans + 1, stream);
@@ -490,6 +516,7 @@ int64_t Codec::State::UploadSpans(const ParsedMessage& message, Stream stream) {
   int64_t spans = 0;
   int64_t bytes = 0;
   int64_t entries = 0;
+  ones_needed = 0;
   for (int64_t i = 0; i < message.spans(); ++i) {
     const ParsedMessage::Span span = message.span(i);
     if (span.count == 0) continue;
@@ -502,6 +529,7 @@ int64_t Codec::State::UploadSpans(const ParsedMessage& message, Stream stream) {
                      static_cast<uint32_t>(span.k)};
     bytes += static_cast<int64_t>(span.payload.size());
     entries += span.count;
+    if (span.k != kRawCoding && span.k != kBitmap4Coding) ones_needed = entries;
   }
   CopyArray(coded.Reserve(spans), host, spans, stream);
   uint8_t* const staged = host_payloads.Reserve(bytes + kPayloadSlack);

@@ -31,8 +31,9 @@ class Codec {
   explicit Codec(int64_t max_message_bytes, const strom_cuda_memory* memory = nullptr);
   ~Codec();
 
-  // See capi/strom_cuda.h, which these are. Where Step or FindEntries throws, nothing is lost: the
-  // update is in the residuals, within rounding, or nothing has changed.
+  // See capi/strom_cuda.h, which these are. Where Step finds too little memory for what it has
+  // found, it sends a message without entries. Where Step or FindEntries throws, nothing is lost:
+  // the update is in the residuals, within rounding, or nothing has changed.
   Status Reserve(Segments segments);
   Status Step(int64_t elements, Segments segments, const strom_step_options& options, void* stream,
               strom_step_result* result);
@@ -54,6 +55,8 @@ class Codec {
   const std::vector<std::vector<uint8_t>>& messages() const;
 
  private:
+  void SendNothing(strom_step_result* result);
+
   struct State;
   std::unique_ptr<State> state_;
 };

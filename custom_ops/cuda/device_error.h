@@ -21,6 +21,12 @@ class DeviceError : public std::runtime_error {
   Code code_;
 };
 
+// Whoever lends the codec its memory has none left; nothing is wrong with the device.
+class NoDeviceMemory : public DeviceError {
+ public:
+  explicit NoDeviceMemory(const std::string& words) : DeviceError(Code::kInternal, words) {}
+};
+
 }  // namespace strom::cuda
 
 #endif  // KERAS_STROM_CUDA_DEVICE_ERROR_H_

@@ -104,7 +104,7 @@ absl::Status DeviceStep::Allocate(OpKernelContext* context, strom_handle replica
     int64_t max_message = 0;
     TF_RETURN_IF_ERROR(
         ToStatus(strom_replica_max_message(replica, &max_message), strom_last_error()));
-    const strom_cuda_memory memory = LendMemory(context);
+    const strom_cuda_memory memory = LendWatched(context);
     const int code = library_->codec_create(max_message, &memory, &codec_);
     if (code != STROM_OK) return ToStatus(code, library_->last_error());
   }
@@ -141,7 +141,23 @@ absl::Status DeviceStep::Compare(const std::vector<strom_cuda_segment>& segments
   return code == STROM_OK ? absl::OkStatus() : ToStatus(code, library_->last_error());
 }
 
-absl::Status DeviceStep::Step(strom_handle replica, std::vector<strom_cuda_segment> segments,
+strom_cuda_memory DeviceStep::LendWatched(OpKernelContext* context) {
+  lent_ = LendMemory(context);
+  const auto allocate = [](void* step, int64_t bytes) {
+    auto* const self = static_cast<DeviceStep*>(step);
+    void* const memory = self->lent_.allocate(self->lent_.context, bytes);
+    if (memory == nullptr) self->lacked_bytes_ = bytes;
+    return memory;
+  };
+  const auto release = [](void* step, void* memory) {
+    const auto* const self = static_cast<DeviceStep*>(step);
+    self->lent_.release(self->lent_.context, memory);
+  };
+  return {this, allocate, release};
+}
+
+absl::Status DeviceStep::Step(OpKernelContext* context, strom_handle replica,
+                              std::vector<strom_cuda_segment> segments,
                               const strom_step_options& options, strom_step_result* result) {
   const Residual& home = next_.parts.empty() ? residual_ : next_;
   std::vector<strom_segment> places;
@@ -150,11 +166,17 @@ absl::Status DeviceStep::Step(strom_handle replica, std::vector<strom_cuda_segme
     places.push_back({segment.offset, segment.size, nullptr, nullptr, nullptr, segment.name});
   }
   segments_ = std::move(segments);
+  lacked_bytes_ = 0;
   const strom_step_device device = Functions();
   const int code = strom_replica_step_on_device(
       replica, &device, places.data(), static_cast<int64_t>(places.size()), &options, result);
   if (code != STROM_OK && result->stepped == 0) PutBackValues();
   segments_.clear();
+  if (lacked_bytes_ > 0 && code == STROM_OK) {
+    refused_ = true;
+    WarnOfHost(context, absl::StrCat("its memory has no ", lacked_bytes_,
+                                     " bytes left for what a step is to send"));
+  }
   return ToStatus(code, strom_last_error());
 }
 

@@ -48,9 +48,12 @@ class DeviceStep : public tensorflow::ResourceBase {
                        std::vector<int32_t>* differ);
 
   // strom_replica_step_on_device. The segments are those of Prepare; their residual is filled in.
-  // Where nothing has been done the values are what they were before.
-  absl::Status Step(strom_handle replica, std::vector<strom_cuda_segment> segments,
-                    const strom_step_options& options, strom_step_result* result);
+  // Where nothing has been done the values are what they were before. Where the device's memory had
+  // too little left for what is to be sent, that waits in the residual and later steps are the
+  // host's.
+  absl::Status Step(tensorflow::OpKernelContext* context, strom_handle replica,
+                    std::vector<strom_cuda_segment> segments, const strom_step_options& options,
+                    strom_step_result* result);
 
   // Whether the last step was one here, and its residual lies on the device.
   bool is_held() const { return held_; }
@@ -86,6 +89,9 @@ class DeviceStep : public tensorflow::ResourceBase {
   absl::Status Allocate(tensorflow::OpKernelContext* context, strom_handle replica,
                         const std::vector<strom_cuda_segment>& segments);
 
+  // Of the op's device, as LendMemory, noting what it has not.
+  strom_cuda_memory LendWatched(tensorflow::OpKernelContext* context);
+
   void PutBackValues();
   void GiveBackMemory();
 
@@ -98,6 +104,8 @@ class DeviceStep : public tensorflow::ResourceBase {
   int Noted(int code);
 
   bool refused_ = false;  // and told so
+  strom_cuda_memory lent_{};
+  int64_t lacked_bytes_ = 0;  // that the device's memory did not have for the step under way
   const DeviceLibrary* library_ = nullptr;
   strom_handle codec_ = 0;
   void* stream_ = nullptr;

@@ -297,7 +297,7 @@ class StepOp : public OpKernel {
     options.includes_residual = includes_residual.data();
     thresholds.Set(&options);
     const absl::Status stepped =
-        step->Step(attributes_.replica, std::move(segments), options, result);
+        step->Step(context, attributes_.replica, std::move(segments), options, result);
     thresholds.Note(*result);
     return stepped;
   }

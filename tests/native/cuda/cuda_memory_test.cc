@@ -1,12 +1,15 @@
 // The codec's memory on a device: who lends it, and what happens where it runs out.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "core/codec/message_writer.h"
 #include "cuda/codec.h"
 #include "cuda/emulation.h"
 #include "cuda/memory.h"
@@ -129,6 +132,76 @@ TEST(CudaCodec, NothingIsUnderWayWhenItHasRunOutOfMemory) {
     EXPECT_GT(calls, 2);
   }
   emulation::UseGpu({});
+}
+
+TEST(CudaCodec, AStepWithoutMemoryForItsEntriesSendsNothingAndLosesNothing) {
+  int64_t calls = 0;
+  bool sent = false;
+  for (; !sent; ++calls) {
+    Lender lender{1 << 20, {}};
+    const strom_cuda_memory memory = lender.functions();
+    Codec codec(kOneMessage, &memory);
+    Model model = RandomModel({9000}, 0.05, 69);
+    const Model before = model;
+    const std::vector<strom_cuda_segment> segments = SegmentsOf(&model, true);
+    ASSERT_TRUE(codec.Reserve(segments).ok());
+    lender.calls_left = calls;
+    Options options;
+    options.full = true;
+    options.scale = 1;
+    strom_step_result result{};
+    ASSERT_TRUE(codec.Step(9000, segments, StepOptions(options), nullptr, &result).ok()) << calls;
+    EXPECT_EQ(result.stepped, 1);
+    sent = result.count > 0;
+    if (sent) continue;
+    EXPECT_EQ(codec.messages().size(), 1u);
+    EXPECT_EQ(static_cast<size_t>(result.message_bytes), codec.messages().at(0).size());
+    double sum = 0;
+    for (size_t i = 0; i < 9000; ++i) {
+      const Variable& was = before.variables[0];
+      const float update = was.after[i] - was.before[i];
+      ASSERT_NEAR(model.variables[0].residual[i], was.residual[i] + update, 1e-6);
+      sum += std::abs(model.variables[0].residual[i]);
+    }
+    EXPECT_NEAR(result.sum_residual, sum, 1e-4 * sum);
+  }
+  EXPECT_GT(calls, 3);
+}
+
+TEST(CudaCodec, GivesBackWhatADenseStepTookOnceStepsAreSparse) {
+  constexpr int64_t kEnough = 1 << 20;
+  Lender lender{kEnough, {}};
+  const strom_cuda_memory memory = lender.functions();
+  Codec codec(kOneMessage, &memory);
+  const auto step = [&](double density) {
+    Model model = RandomModel({30'000}, density, 70);
+    strom_step_result result{};
+    ASSERT_TRUE(codec.Step(30'000, SegmentsOf(&model), StepOptions({}), nullptr, &result).ok());
+  };
+  step(0.01);
+  const int64_t sparse = lender.left;
+  step(1.0);
+  EXPECT_LT(lender.left, sparse - 30'000 * 6);
+  for (int i = 0; i < 16; ++i) step(0.01);
+  EXPECT_GT(lender.left, sparse - 30'000);  // payloads have room for a bitmap anyway
+}
+
+TEST(CudaApply, NeedsNothingMoreForRawSpansThanTheirBytes) {
+  const int64_t elements = 50'000;
+  const std::vector<float> values(static_cast<size_t>(elements), 1.0f);
+  MessageWriter writer({0, 0, elements, 7}, 15, kOneMessage);
+  for (int64_t span = 0; span << 15 < elements; ++span) {
+    const auto first = static_cast<size_t>(span) << 15;
+    const size_t size = std::min(values.size() - first, size_t{1} << 15);
+    writer.AddRawSpan(span, {values.data() + first, size});
+  }
+  const std::vector<uint8_t> message = writer.Finish().at(0);
+  Lender lender{static_cast<int64_t>(message.size()) * 5 / 4, {}};
+  const strom_cuda_memory memory = lender.functions();
+  Codec codec(kOneMessage, &memory);
+  Model model = RandomModel({elements}, 0.05, 71);
+  int64_t skipped = 0;
+  EXPECT_TRUE(codec.Apply(message, elements, SegmentsOf(&model), nullptr, &skipped).ok());
 }
 
 TEST(CudaCodec, SaysThatItsDeviceIsLostWhereverThatHappensInAStep) {

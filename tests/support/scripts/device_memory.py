@@ -1,6 +1,6 @@
 """What steps of the native ops copy to and from a device, and what they leave in its memory.
 
-Run by tests/gpu/test_device_ops.py: device_memory.py [kernels] copies|stays|gives_back|lost|short
+Run by tests/gpu/test_device_ops.py: device_memory.py [kernels] CASE
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from keras_strom import errors
 from keras_strom._native.ops import take_step_warnings
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.relay.training_relay import TrainingMaster
+from keras_strom.sharing.statistics import TOLD
 from keras_strom.strategy.user_errors import cause_of
 from tests.support import emulated_gpu
 from tests.support.scripts.device_ops import (
@@ -25,6 +26,7 @@ from tests.support.scripts.device_ops import (
     SIZES,
     STEPS,
     TABLE,
+    TAU,
     Options,
     Worker,
     joined,
@@ -145,6 +147,36 @@ def short() -> None:
     worker.replica.close()
 
 
+def crowded() -> None:
+    """The device has no memory left for what a step finds, when the residual is there already."""
+    worker = Worker("/gpu:0", Options())
+    worker.show(own=True)
+    worker.step_first(1.0)
+    assert not take_step_warnings()
+    taken: list[Any] = []
+
+    def take_all() -> None:
+        with tf.device("/gpu:0"):
+            numbers = [tf.constant(np.zeros(50, np.float32)) for _ in range(8)]
+            for elements in (2000, 50):
+                with contextlib.suppress(tf.errors.InternalError):
+                    for _ in range(MEMORY):
+                        taken.append(tf.constant(np.zeros(elements, np.float32)))
+        del numbers  # TensorFlow itself needs room for such.
+
+    count = TOLD.index("count")
+    assert worker.step_first(TAU / 4, meanwhile=take_all)[count] == 0
+    words = take_step_warnings()
+    assert len(words) == 1, words
+    assert "bytes left for what a step is to send" in words[0]
+    taken.clear()
+    assert worker.step_first(TAU / 4)[count] == SIZES[0]
+    # Three updates, of which one entry an element has left.
+    left = worker.replica.read_residual(0, SIZES[0])
+    assert np.allclose(left, 3 * TAU / 3 - TAU / 4, atol=1e-4)
+    worker.replica.close()
+
+
 def copies_all() -> None:
     """By way of the host, and where XLA might have written any variable."""
     copies(Options())
@@ -163,5 +195,5 @@ def stays() -> None:
 
 if __name__ == "__main__":
     CASES = {"copies": copies_all, "stays": stays, "gives_back": gives_back}
-    CASES |= {"lost": lost, "short": short}
+    CASES |= {"lost": lost, "short": short, "crowded": crowded}
     CASES[sys.argv[-1]]()
