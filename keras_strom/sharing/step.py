@@ -17,6 +17,7 @@ from keras_strom import errors
 from keras_strom._native.library import nanoseconds
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import HandedOver, Replica
+from keras_strom.sharing import step_warnings
 from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
 from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.rate_history import RateChange, RateHistory
@@ -365,6 +366,7 @@ class SharedStep(TrainingStep):
         """Shares what local steps have changed; what has not reached the threshold stays."""
         self.share_rest(space)
         self.end_own(space)
+        step_warnings.tell()
 
     def hand_over_all(self, space: FlatSpace) -> HandedOver | None:
         """The whole residual, as updates of the last step."""

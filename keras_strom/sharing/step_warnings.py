@@ -8,15 +8,12 @@ from __future__ import annotations
 import logging
 
 from keras_strom._native.ops import take_step_warnings
+from keras_strom.job.environment import ClusterEnvironment
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("keras_strom")
 
 
-def tell(rank: int) -> None:
-    """Says what this process has not said yet, which costs nothing where that is nothing.
-
-    Args:
-        rank: of this worker.
-    """
+def tell() -> None:
+    """Says what this process has not said yet, which costs little where that is nothing."""
     for words in take_step_warnings():
-        _logger.warning("worker %d: %s", rank, words)
+        _logger.warning("worker %d: %s", ClusterEnvironment.from_environ().rank, words)

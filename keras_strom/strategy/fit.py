@@ -415,7 +415,7 @@ class _Training:
             self._model.stop_training = caught or may_leave_epoch(self._running(), self._sharing)
         if self._left is not None and batch + 1 >= self._left and not self._model.stop_training:
             self._model.stop_training = self._cut_short = True
-        step_warnings.tell(self._sharing.environment.rank)
+        step_warnings.tell()
 
     def help_others(self) -> None:
         """Gives others what they ask this worker for, at its place between two batches."""

@@ -26,7 +26,6 @@ from keras_strom.recovery.donation import optimizers_of
 from keras_strom.recovery.endings import Ending, Endings, length
 from keras_strom.recovery.resume import ResumableData, Start
 from keras_strom.recovery.takeover import hand_over_if_asked
-from keras_strom.sharing import step_warnings
 from keras_strom.sharing.constraints import project
 from keras_strom.sharing.flat_space import Entry
 from keras_strom.sharing.model_checks import value_with_path
@@ -551,7 +550,6 @@ class Generation:
         """
         sharing = self._sharing
         sharing.step.finish(sharing.space)
-        step_warnings.tell(sharing.environment.rank)
         if sharing.worker is not None:
             sharing.worker.finish(stop)
             sharing.step.apply(sharing.space.participants)
