@@ -34,12 +34,39 @@ def trained(folder: Path, case: str, gpus: str, *options: str) -> list[list[np.n
 def test_a_worker_on_a_gpu_and_one_on_the_cpu_end_with_the_bits_of_two_on_cpus(
     tmp_path: Path,
 ) -> None:
-    alike, _ = trained(tmp_path / "alike", "sync", "")
     for case in ("sync", "kernels_sync"):
+        alike, _ = trained(tmp_path / f"{case}_alike", case, "")
         mixed, _ = trained(tmp_path / case, case, "1")
         # Matrix products on a card are rounded otherwise than on a CPU.
         near = functools.partial(np.allclose, atol=0.05)
         assert all(map(near if gpu.is_card() else np.array_equal, mixed, alike)), case
+
+
+@pytest.fixture(scope="module")
+def launches_by_the_host(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Kernels that an emulated GPU runs for a step of a "kernels" case which goes by the host."""
+    folder = tmp_path_factory.mktemp("by_the_host") / "job"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERAS_STROM_GPU_STEP", "off")
+        trained(folder, "kernels", "1")
+    return launches(folder)
+
+
+def launches(folder: Path) -> float:
+    """Of a step of worker 1's."""
+    result = results(folder)[1]
+    return result["launches"] / result["steps"]
+
+
+@pytest.mark.parametrize("case", ["kernels", "kernels_sync", "kernels_bounded"])
+def test_the_steps_of_a_job_stay_on_a_gpu(
+    tmp_path: Path, request: pytest.FixtureRequest, case: str
+) -> None:
+    """That they stay there an emulated one tells."""
+    trained(tmp_path / "job", case, "1")
+    if not gpu.is_card():
+        by_the_host = request.getfixturevalue("launches_by_the_host")
+        assert launches(tmp_path / "job") > 1.5 * by_the_host
 
 
 @pytest.mark.parametrize(
@@ -47,8 +74,6 @@ def test_a_worker_on_a_gpu_and_one_on_the_cpu_end_with_the_bits_of_two_on_cpus(
     [
         ("async", "01"),
         ("kernels", "01"),
-        ("kernels", "1"),
-        ("kernels_bounded", "1"),
         ("SparkNet", "1"),
         ("MPCA", "0"),
     ],

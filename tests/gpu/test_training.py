@@ -44,7 +44,7 @@ def test_a_gpu_trains_to_the_bits_of_the_cpu() -> None:
 
 
 def test_steps_that_stay_on_a_gpu_train_to_the_bits_of_the_cpu() -> None:
-    run("gpu_alone.py", "kernels", "fixed", "clipped", "local")
+    run("gpu_alone.py", "kernels", "fixed", "clipped")
 
 
 @pytest.mark.usefixtures("emulated")
@@ -62,7 +62,7 @@ def test_steps_that_xla_compiles_stay_on_a_card() -> None:
 
 
 def test_a_gpu_trains_to_the_bits_of_the_cpu_with_every_option() -> None:
-    run("gpu_alone.py", "encoded", "each_variable", "mixed", "two_devices")
+    run("gpu_alone.py", "encoded", "each_variable", "mixed", "two_devices", "local")
 
 
 @pytest.mark.usefixtures("emulated")
