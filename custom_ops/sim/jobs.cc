@@ -17,6 +17,7 @@ enum class Trouble {
   kReplacements,
   kDrains,
   kMasters,
+  kMastersAndDrains,
   kSilences,
   kFits,
   kOneWay,
@@ -87,7 +88,8 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
     options.packets_per_key_phase = static_cast<uint64_t>(random.Between(20, 200));
   }
   const bool silences = trouble == Trouble::kSilences;
-  const bool masters = trouble == Trouble::kMasters || starts.masters;
+  const bool drains_too = trouble == Trouble::kMastersAndDrains;
+  const bool masters = trouble == Trouble::kMasters || drains_too || starts.masters;
   if (silences || masters) options.max_staleness = -1;
   if (masters) options.master_wait_ns = 60'000 * kMillisecond;
   const int64_t patience = silences ? 3 : 1;  // others are to train still when somebody comes back
@@ -125,7 +127,7 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
                                         .failure_timeout_ns = options.failure_timeout_ns,
                                         .master_too = !masters,
                                         .replacements = trouble == Trouble::kReplacements || fits,
-                                        .drains = trouble == Trouble::kDrains,
+                                        .drains = trouble == Trouble::kDrains || drains_too,
                                         .masters = masters,
                                         .silences = silences,
                                         .one_way = trouble == Trouble::kOneWay,
@@ -219,8 +221,10 @@ Job DrawJobWithDrains(uint64_t seed, SimulatedLinks links) {
   return DrawAnyJob(seed, links, Trouble::kDrains);
 }
 
+// In some of them workers have to leave, too, perhaps while another master is awaited.
 Job DrawJobWithMasters(uint64_t seed, SimulatedLinks links) {
-  return DrawAnyJob(seed, links, Trouble::kMasters);
+  const bool drains_too = SimulatedRandom(seed + 8).Chance(.3);
+  return DrawAnyJob(seed, links, drains_too ? Trouble::kMastersAndDrains : Trouble::kMasters);
 }
 
 Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links) {
