@@ -158,7 +158,7 @@ class MPCA(Method):
         penalty: "shift" = the pull moves the parameters between two steps (7). "gradient" = it is
             the gradient of alpha / 2 |x - x*|^2, which the optimizer gets with that of the loss
             (6): before any clipping, and times the learning rate. Its effect goes by the optimizer:
-            Adam divides it away, and plain SGD wants an alpha larger by one over the learning rate.
+            Adam divides it away, and with plain SGD alpha has to be divided by the learning rate.
         beta: the weight of a cycle's mean (8), in (0, 1]. It starts at 1.
         gamma: by how many cycles the target lies ahead of the joint model (5), in [0, 2]. It starts
             at 0.
