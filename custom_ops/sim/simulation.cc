@@ -37,6 +37,14 @@ EndpointOptions EndpointOf(const SimulationOptions& simulation, uint8_t key) {
 
 PublicKeyBytes PublicKeyOf(uint8_t key) { return DerivePublicKey(EndpointOf({}, key).private_key); }
 
+// See Rounds::kGiveLast.
+bool IsAskedForLast(const LinkEvent& event) {
+  ControlMessage word;
+  return event.type == LinkEvent::Type::kMessage && event.channel == Channel::kControl &&
+         event.payload->front() == Rounds::kType && ParseControl(*event.payload, &word).ok() &&
+         std::get<Rounds>(word).where == Rounds::kGiveLast;
+}
+
 }  // namespace
 
 // ----------------------------------------------------------------------------------- set-up
@@ -164,21 +172,12 @@ void Simulation::StartProcess(int32_t rank, Host host, int32_t attempt, uint64_t
   }
 }
 
-// See Rounds::kGiveLast.
-bool Simulation::IsAskedForLast(const LinkEvent& event) {
-  ControlMessage word;
-  return event.type == LinkEvent::Type::kMessage && event.channel == Channel::kControl &&
-         event.payload->front() == Rounds::kType && ParseControl(*event.payload, &word).ok() &&
-         std::get<Rounds>(word).where == Rounds::kGiveLast;
-}
-
 void Simulation::BindWorker(Process* process) {
   SimulatedNetwork::Hooks& hooks = network_->hooks(process->host);
   hooks.on_event = [this, process](int64_t now_ns, LinkEvent event) {
     if (process->links->Note(event)) CutOffAtPieces(process->rank);
     if (IsAskedForLast(event) && network_->random().Chance(options_.cut_off_at_last)) {
-      Log(process->name() + " is cut off as it is asked for its last parameters");
-      At(now_ns, [this, process] { CutOff(process->rank); });
+      CutOffNow(process->rank, "as it is asked for its last parameters");
     }
     process->node->HandleLinkEvent(now_ns, std::move(event));
   };
@@ -538,7 +537,12 @@ void Simulation::CutOffAtPieces(int32_t rank) {
   const bool is_needed = rank == kChiefRank && ledger_.generation() == 0;
   if (options_.cut_off_at_pieces == 0 || is_needed) return;
   if (!network_->random().Chance(options_.cut_off_at_pieces)) return;
-  Log("worker " + std::to_string(rank) + " is cut off in the middle of pieces");
+  CutOffNow(rank, "in the middle of pieces");
+}
+
+// Once what has just happened is over.
+void Simulation::CutOffNow(int32_t rank, const std::string& why) {
+  Log("worker " + std::to_string(rank) + " is cut off " + why);
   At(network_->now_ns(), [this, rank] { CutOff(rank); });
 }
 

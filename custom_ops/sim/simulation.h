@@ -138,7 +138,7 @@ class Simulation {
   uint64_t FirstGenerationOfReplacement(int32_t rank);
   void CutOff(int32_t rank);
   void CutOffAtPieces(int32_t rank);
-  static bool IsAskedForLast(const LinkEvent& event);
+  void CutOffNow(int32_t rank, const std::string& why);
   void At(int64_t time_ns, std::function<void()> action);
   Host HostOf(int32_t rank) const;
 

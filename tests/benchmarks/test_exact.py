@@ -36,6 +36,14 @@ class FakeMachines:
         )
 
 
+@pytest.fixture
+def on_fake_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings are made up; Horovod is where a test has made its file in `tmp_path`."""
+    monkeypatch.setattr(namespaces, "unavailable", lambda: None)
+    monkeypatch.setattr(exact, "ENVIRONMENT", tmp_path)
+    monkeypatch.setattr(exact, "Machines", FakeMachines)
+
+
 def written(tmp_path: Path, name: str = "exact") -> dict[str, Any]:
     """What the file says."""
     found: dict[str, Any] = json.loads((tmp_path / f"{name}.json").read_text())
@@ -52,13 +60,11 @@ def test_without_namespaces_every_target_says_why(
     assert all(row["skipped"] == "network namespaces need root" for row in rows)
 
 
+@pytest.mark.usefixtures("on_fake_machines")
 @pytest.mark.parametrize("built", [True, False])
 def test_the_slowest_worker_counts_and_horovod_is_compared_where_it_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: bool
+    tmp_path: Path, built: bool
 ) -> None:
-    monkeypatch.setattr(namespaces, "unavailable", lambda: None)
-    monkeypatch.setattr(exact, "ENVIRONMENT", tmp_path)
-    monkeypatch.setattr(exact, "Machines", FakeMachines)
     if built:
         (tmp_path / "horovod-of.txt").touch()
     exact.main(["--rounds", "2", "--output", str(tmp_path)])
@@ -90,11 +96,10 @@ class Breaking(FakeMachines):
         return super().train(training, line)
 
 
+@pytest.mark.usefixtures("on_fake_machines")
 def test_a_job_of_horovods_that_fails_is_left_out_with_its_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namespaces, "unavailable", lambda: None)
-    monkeypatch.setattr(exact, "ENVIRONMENT", tmp_path)
     monkeypatch.setattr(exact, "Machines", Breaking)
     (tmp_path / "horovod-of.txt").touch()
     exact.main(["--rounds", "3", "--output", str(tmp_path)])
@@ -110,11 +115,10 @@ def test_a_job_of_horovods_that_fails_is_left_out_with_its_words(
     assert ("4 workers, 25.7 million parameters, 1 Gbit/s", exact.HOROVOD_FP16) in rows
 
 
+@pytest.mark.usefixtures("on_fake_machines")
 def test_what_was_measured_is_in_the_file_after_each_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namespaces, "unavailable", lambda: None)
-    monkeypatch.setattr(exact, "ENVIRONMENT", tmp_path)
     monkeypatch.setattr(exact, "Machines", Breaking)
     with pytest.raises(RuntimeError, match="keras-strom has failed"):
         exact.main(["--rounds", "4", "--output", str(tmp_path)])
@@ -122,22 +126,16 @@ def test_what_was_measured_is_in_the_file_after_each_round(
     assert speeds["cnn_k2"][exact.EXACT] == pytest.approx([5, 5, 5])
 
 
-def test_a_quick_run_leaves_result_and_picture_of_a_real_one_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(namespaces, "unavailable", lambda: None)
-    monkeypatch.setattr(exact, "ENVIRONMENT", tmp_path)
-    monkeypatch.setattr(exact, "Machines", FakeMachines)
+@pytest.mark.usefixtures("on_fake_machines")
+def test_a_quick_run_leaves_result_and_picture_of_a_real_one_alone(tmp_path: Path) -> None:
     exact.main(["--quick", "--output", str(tmp_path)])
     assert {path.name for path in tmp_path.iterdir()} == {"exact-quick.json", "exact-quick.png"}
 
 
+@pytest.mark.usefixtures("on_fake_machines")
 def test_one_model_another_number_of_workers_and_another_line_are_measured_and_not_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(namespaces, "unavailable", lambda: None)
-    monkeypatch.setattr(exact, "ENVIRONMENT", tmp_path)
-    monkeypatch.setattr(exact, "Machines", FakeMachines)
     (tmp_path / "horovod-of.txt").touch()
     chosen = ["--task", "25m", "--workers", "3", "--megabits", "250"]
     exact.main(["--rounds", "1", *chosen, "--output", str(tmp_path)])

@@ -173,21 +173,20 @@ void ShardExchange::BeginAgain(Member* member, uint64_t round) {
   member->gets_target = false;
 }
 
-// What counts is where somebody has ended the training, or else what most rounds have made.
-std::pair<bool, uint64_t> ShardExchange::WorthOfLast(const Member& member) const {
-  return {stopped_after_.contains(*member.ran), *member.ran};
+// What counts is where somebody has ended the training, or else what most rounds have made; of such
+// that are equal, one that is here.
+ShardExchange::Worth ShardExchange::WorthOfLast(const Member& member) const {
+  return {stopped_after_.contains(*member.ran), *member.ran, member.has_last};
 }
 
 // Once nobody trains: who can give better parameters than are here. All who have made as many
 // rounds have the same, but for processors that compute otherwise: it is the lowest rank's.
 std::optional<int32_t> ShardExchange::BetterLast() const {
   std::optional<int32_t> best;
-  for (const bool is_kept : {true, false}) {
-    for (const auto& [rank, member] : members_) {
-      if (member.here && member.trains) return std::nullopt;
-      if (!member.ran || member.has_last != is_kept || !(member.here || is_kept)) continue;
-      if (!best || WorthOfLast(members_.at(*best)) < WorthOfLast(member)) best = rank;
-    }
+  for (const auto& [rank, member] : members_) {
+    if (member.here && member.trains) return std::nullopt;
+    if (!member.ran || !(member.here || member.has_last)) continue;
+    if (!best || WorthOfLast(members_.at(*best)) < WorthOfLast(member)) best = rank;
   }
   return best && !members_.at(*best).has_last ? best : std::nullopt;
 }

@@ -18,6 +18,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/base/json.h"
@@ -160,7 +161,8 @@ class ShardExchange {
   uint64_t NextRoundOf(const Member& member) const;
   std::string TakeLast(const BlobChunk& chunk, Member* member);
   void KeepLast();
-  std::pair<bool, uint64_t> WorthOfLast(const Member& member) const;
+  using Worth = std::tuple<bool, uint64_t, bool>;
+  Worth WorthOfLast(const Member& member) const;
   std::optional<int32_t> BetterLast() const;
   void AskForLast();
   void KeepOneLast(Member* member);

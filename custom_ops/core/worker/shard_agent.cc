@@ -415,9 +415,7 @@ void ShardAgent::SendGiven(const Given& given) {
 
 BlobName ShardAgent::NameOf(const Given& given) const {
   int64_t steps = std::clamp<int64_t>(given.steps, 0, UINT32_MAX);
-  if (plan_.IsOfGradients()) {
-    steps = given.mark < kFirstLastMark ? RateBits(given.values->back()) : 0;
-  }
+  if (plan_.IsOfGradients() && given.mark < kFirstLastMark) steps = RateBits(given.values->back());
   return {BlobKind::kShard, generation_, static_cast<uint64_t>(given.iteration), given.mark,
           static_cast<uint32_t>(steps)};
 }

@@ -23,6 +23,7 @@ import tensorflow as tf
 
 import keras_strom
 from tests.support.digest import digest
+from tests.support.scripts.lifecycle import Warnings
 
 CASES: dict[str, Callable[[Place], dict[str, Any]]] = {}
 
@@ -129,16 +130,14 @@ class WantsToStop(keras.callbacks.Callback):
 
 @case
 def worker_1_wants_to_stop_after_an_epoch(place: Place) -> dict[str, Any]:
-    warned: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: warned.append(record.getMessage())
+    warnings = Warnings()
     logger = logging.getLogger("keras_strom")
-    logger.addHandler(handler)
+    logger.addHandler(warnings)
     history = place.model().fit(
         *data(), batch_size=8, epochs=2, verbose=0, callbacks=[WantsToStop()]
     )
-    logger.removeHandler(handler)
-    return {"epochs": history.epoch, "warned": [w for w in warned if "stop_training" in w]}
+    logger.removeHandler(warnings)
+    return {"epochs": history.epoch, "warned": [w for w in warnings.words if "stop_training" in w]}
 
 
 @case
