@@ -144,6 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--programs", type=pathlib.Path, default=PROGRAMS, help="their folder")
     parser.add_argument("--output", type=pathlib.Path, default=report.OUTPUT)
     chosen = parser.parse_args(arguments)
+    if not chosen.simulator_seconds > 0:  # The simulator takes it for no limit at all.
+        parser.error(f"--simulator-seconds={chosen.simulator_seconds}: more than 0")
     reason = None if chosen.quick else namespaces.unavailable()
     if reason is not None:
         sys.exit(f"soak: {reason}")

@@ -106,3 +106,12 @@ def test_rates_are_of_whole_tenths_inside_the_time() -> None:
     result = {"first_tenth": 100, "received_by_tenth": [1, 2, 4, 8, 16]}
     assert relay_job.received_between(result, 10.05, 10.45) == pytest.approx((2 + 4 + 8) / 0.3)
     assert relay_job.received_between(result, 11.0, 11.5) == 0
+
+
+@pytest.mark.parametrize("seconds", ["0", "-5", "nan"])
+def test_a_time_that_would_be_no_limit_is_refused(
+    seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        soak.main(["--simulator-seconds", seconds])
+    assert "--simulator-seconds=" in capsys.readouterr().err
