@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/device_step.h"
 #include "tf/held_values.h"
@@ -256,7 +257,11 @@ class StepOp : public OpKernel {
                              strom_step_result* result, bool* shared) const {
     OpKernelContext* const context = run->context;
     LockedVariables& variables = run->variables;
-    if (!KernelsCanShare(run, thresholds)) return absl::OkStatus();
+    if (!variables.copies().on_device()) return absl::OkStatus();
+    if (const std::string lacking = KernelsLack(run, thresholds); !lacking.empty()) {
+      DeviceStep::WarnOfHost(context, absl::StrCat("the GPU's kernels do not have ", lacking));
+      return absl::OkStatus();
+    }
     RefCountPtr<OwnModels> models;
     TF_RETURN_IF_ERROR(OwnModels::Find(context, attributes_.replica, &models));
     std::vector<strom_cuda_segment> segments;
@@ -302,17 +307,28 @@ class StepOp : public OpKernel {
     return stepped;
   }
 
-  // Whether the device's kernels have all that this step asks for.
-  bool KernelsCanShare(Run* run, const VariableThresholds& thresholds) const {
-    LockedVariables& variables = run->variables;
-    if (!variables.copies().on_device() || !full_ || send_mean_ != 0 || row_variables_ > 0 ||
-        !momentum_of_.empty() || thresholds.differ()) {
-      return false;
+  // What this step asks for that the device's kernels do not have, in words for the user; "" =
+  // nothing.
+  std::string KernelsLack(Run* run, const VariableThresholds& thresholds) const {
+    bool any_copies_on_read = false;
+    for (size_t i = 0; i < run->variables.size(); ++i) {
+      any_copies_on_read |= run->variables.copies_on_read(i);
     }
-    for (size_t i = 0; i < variables.size(); ++i) {
-      if (variables.copies_on_read(i)) return false;
+    const float norm_limit = run->context->input(inputs_.norm_limit).scalar<float>()();
+    const std::pair<bool, const char*> all[] = {
+        {!full_, "local_apply=\"encoded\""},
+        {send_mean_ != 0, "local_steps"},
+        {row_variables_ > 0, "embeddings whose rows are shared"},
+        {!momentum_of_.empty(), "momentum masking (momentum_masking=False turns it off)"},
+        {thresholds.differ(), "a threshold for each variable"},
+        {norm_limit != 0, "update_clipping"},
+        {any_copies_on_read, "variables in TensorFlow's copy-on-read mode"},
+    };
+    std::vector<std::string> lacking;
+    for (const auto& [asked, name] : all) {
+      if (asked) lacking.emplace_back(name);
     }
-    return run->context->input(inputs_.norm_limit).scalar<float>()() == 0;
+    return absl::StrJoin(lacking, ", ");
   }
 
   // Nobody else holds the variable's tensor then, but for `before` of one that has not changed.
@@ -411,7 +427,9 @@ class StepOp : public OpKernel {
                                const std::vector<LockedVariables::Earlier>& earlier,
                                std::vector<bool>* changed, bool* compared) const {
     OpKernelContext* const context = run->context;
-    if (!KernelsCanShare(run, thresholds)) return absl::OkStatus();
+    if (!run->variables.copies().on_device() || !KernelsLack(run, thresholds).empty()) {
+      return absl::OkStatus();
+    }
     std::vector<strom_cuda_segment> all, moved;
     std::vector<size_t> place;  // of each that has moved, among `earlier`
     for (size_t k = 0; k < earlier.size(); ++k) {

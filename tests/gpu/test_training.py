@@ -56,6 +56,17 @@ def test_why_steps_leave_the_gpu_is_said_where_tensorflows_log_is_silent() -> No
     assert "[keras-strom" not in told
 
 
+def test_what_the_kernels_do_not_have_is_named() -> None:
+    told = words("gpu_alone.py", "kernels", "encoded", "each_variable", "rows", level="2")
+    why = "which costs time but changes no result: the GPU's kernels do not have "
+    for lacking in (
+        'local_apply="encoded", momentum masking (momentum_masking=False turns it off)',
+        "local_steps, a threshold for each variable",
+        "embeddings whose rows are shared",
+    ):
+        assert told.count(f"{why}{lacking}") == 1, told
+
+
 @pytest.mark.usefixtures("card")
 def test_steps_that_xla_compiles_stay_on_a_card() -> None:
     run("gpu_alone.py", "kernels", "compiled")
