@@ -181,7 +181,14 @@ struct Codec::State {
 Codec::Codec(int64_t max_message_bytes, const strom_cuda_memory* memory)
     : state_(std::make_unique<State>(max_message_bytes, memory)) {}
 
-Codec::~Codec() = default;
+Codec::~Codec() {
+  try {
+    const OnDevice scope(state_->device);
+    state_.reset();
+  } catch (const DeviceError&) {
+    // The device is lost, and with it what there is to be given back.
+  }
+}
 
 std::span<const uint32_t> Codec::codes() const {
   return {state_->codes.data(), static_cast<size_t>(state_->count)};

@@ -17,6 +17,7 @@
 #include "cuda/device_segment.h"
 
 #if defined(__CUDACC__)
+#include <cuda.h>
 #include <cuda_runtime.h>
 #endif
 
@@ -110,6 +111,32 @@ inline int CurrentDevice() {
 }
 inline void SetCurrentDevice(int device) { Check(cudaSetDevice(device), "cudaSetDevice"); }
 
+// A CUcontext, which is what a thread works with: a process's share of a device. Null is none yet.
+using Context = void*;
+
+// Null where the driver has no such function.
+template <typename Function>
+Function DriverFunction(const char* name) {
+  constexpr unsigned kVersion = 4000;  // CUDA 4.0 made them as they are
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t code =
+      cudaGetDriverEntryPointByVersion(name, &function, kVersion, cudaEnableDefault, &found);
+  const bool is_there = code == cudaSuccess && found == cudaDriverEntryPointSuccess;
+  return is_there ? reinterpret_cast<Function>(function) : nullptr;
+}
+
+// Of the calling thread.
+inline Context CurrentContext() {
+  static const auto get = DriverFunction<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent");
+  CUcontext context = nullptr;
+  return get != nullptr && get(&context) == CUDA_SUCCESS ? context : nullptr;
+}
+inline void SetCurrentContext(Context context) {
+  static const auto set = DriverFunction<decltype(&cuCtxSetCurrent)>("cuCtxSetCurrent");
+  if (set != nullptr) (void)set(static_cast<CUcontext>(context));
+}
+
 template <typename Kernel>
 __global__ void __launch_bounds__(kBlockThreads) RunKernel(const Kernel kernel) {
   __shared__ typename Kernel::Shared shared;
@@ -164,6 +191,9 @@ inline void Synchronize(Stream stream) { Check(emulation::Await(stream), "waitin
 inline int DeviceCount(std::string*) { return 1; }
 inline int CurrentDevice() { return 0; }
 inline void SetCurrentDevice(int) {}
+using Context = void*;
+inline Context CurrentContext() { return nullptr; }
+inline void SetCurrentContext(Context) {}
 
 template <typename Kernel>
 void Launch(Stream stream, int64_t blocks, const Kernel& kernel) {
@@ -184,26 +214,23 @@ void RequireKernel() {}
 
 #endif
 
-// Makes a device the calling thread's until the end of the scope.
+// Makes a device the calling thread's until the end of the scope. A thread that had none is left
+// without one: cudaSetDevice(0) would take some hundred megabytes of a card that others may use.
 class OnDevice {
  public:
-  explicit OnDevice(int device) : before_(CurrentDevice()) {
-    if (device != before_) SetCurrentDevice(device);
-    changed_ = device != before_;
+  explicit OnDevice(int device) : before_(CurrentContext()) {
+    changes_ = before_ == nullptr || CurrentDevice() != device;
+    if (changes_) SetCurrentDevice(device);
   }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
   ~OnDevice() {
-    try {
-      if (changed_) SetCurrentDevice(before_);
-    } catch (const DeviceError&) {
-      // A device that is lost fails the next call too, where somebody can be told.
-    }
+    if (changes_) SetCurrentContext(before_);
   }
 
  private:
-  int before_;
-  bool changed_ = false;
+  const Context before_;
+  bool changes_ = false;
 };
 
 // What a call queues works with memory of the codec and of its caller, who may do with it what they

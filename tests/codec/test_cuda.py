@@ -4,6 +4,7 @@ The whole contract of the codec runs on the device in test_codec_contract.py (`c
 is small enough for the emulation too, and what only the C interface shows.
 """
 
+import concurrent.futures
 import ctypes
 
 import numpy as np
@@ -128,6 +129,25 @@ def test_a_closed_codec_is_refused(cuda: Cuda) -> None:
 def test_a_message_limit_that_no_span_fits_is_refused(cuda: Cuda) -> None:
     with pytest.raises(CallError, match="max_message_bytes"):
         cuda.call("codec_create", ctypes.c_int64(1000), ctypes.byref(ctypes.c_int64()))
+
+
+def test_a_thread_that_had_no_device_is_left_without_one(cuda: Cuda) -> None:
+    """Else memory would be taken on the first card, which another worker may use."""
+    if not isinstance(cuda.memory, cuda_library.CudaRuntime):
+        pytest.skip("the emulation has no contexts")
+    driver = ctypes.CDLL("libcuda.so.1")
+    segment = Segment(0, 4096, None, None, None, None, None)
+
+    def context_after_use() -> int | None:
+        handle, context = ctypes.c_int64(), ctypes.c_void_p()
+        cuda.call("codec_create", ctypes.c_int64(1 << 20), None, ctypes.byref(handle))
+        cuda.call("reserve", handle, ctypes.byref(segment), ctypes.c_int64(1))
+        cuda.call("codec_close", handle)
+        assert driver.cuCtxGetCurrent(ctypes.byref(context)) == 0
+        return context.value
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        assert thread.submit(context_after_use).result() is None
 
 
 def test_the_library_says_where_there_is_no_device() -> None:
