@@ -57,7 +57,8 @@ class Channel:
 
     Raises:
         SecretRejected: what the task has reached does not hold the job's secret and driver's key.
-        ConnectionError: the peer went away or said nothing for 10 seconds.
+        ConnectionError: the peer went away or said nothing for 10 seconds. At the driver's end its
+            first message, too, has to be there within 30 seconds of the connection.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Channel:
         self._ended = "the peer closed the control connection"  # What an end of the stream means.
         self._send_lock = threading.Lock()
         self._sent = self._received = 0
+        self._known_by = time.monotonic() + SILENCE_SECONDS  # A stranger is not waited for longer.
         try:
             self._shake_hands(credentials, driver_key, private_key)
         except BaseException:
@@ -177,6 +179,8 @@ class Channel:
 
     def _read(self, size: int, timeout: float) -> bytes:
         content = bytearray()
+        if self._driver and self._received == 0:
+            timeout = min(timeout, max(0.0, self._known_by - time.monotonic()))
         deadline = time.monotonic() + timeout
         while len(content) < size:
             try:

@@ -525,6 +525,20 @@ def test_missing_tasks_are_counted(tasks: Tasks) -> None:
         tasks.controller.wait_for_start(0.01, with_rows=True)
 
 
+def test_who_says_nothing_sealed_is_not_waited_for_longer_than_all_in_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("keras_strom.runner.channel.SILENCE_SECONDS", 0.2)
+    here, there = socket.socketpair()
+    with there:
+        there.sendall(sealing.public_key(bytes(KEY_BYTES)))
+        driver = Channel(here, CREDENTIALS, PUBLIC_KEY, DRIVER_KEY)
+        there.sendall(struct.pack("<I", 100))  # A length begins no new time.
+        with pytest.raises(ConnectionError, match="no sign of life"):
+            driver.receive(10 * DEADLINE)
+        driver.close()
+
+
 def test_strangers_are_not_heard(tasks: Tasks) -> None:
     with pytest.raises(errors.SecretRejected):
         tasks.connect(Credentials.new())
