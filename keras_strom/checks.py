@@ -61,8 +61,13 @@ def check_least(name: str, least: int | None, most_name: str, most: int) -> None
 
 def check_start_timeout(seconds: float) -> None:
     """Refuses a `start_timeout` that is no positive, finite number of seconds."""
+    check_seconds("start_timeout", seconds)
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    """Refuses what is no positive, finite number of seconds."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not (is_number and 0 < seconds < math.inf):
         raise errors.InvalidOption(
-            f"start_timeout={seconds!r} must be a positive, finite number of seconds"
+            f"{name}={seconds!r} must be a positive, finite number of seconds"
         )

@@ -296,6 +296,14 @@ def _add_job(parser: Any) -> None:
         help="so many are enough to start, and with fewer of them training waits; default: it "
         "starts with all and goes on with those that are left",
     )
+    parser.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long a worker that is asked to leave may take to hand over what it has learnt; "
+        "then it is killed",
+    )
 
     parser.add_argument(
         "--dashboard",
@@ -309,14 +317,6 @@ def _add_job(parser: Any) -> None:
 
 def _add_drain(parser: Any) -> None:
     """Flags that say how a machine that is about to be taken away is noticed."""
-    parser.add_argument(
-        "--drain-seconds",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-        help="how long a worker that is asked to leave may take to hand over what it has learnt; "
-        "then it is killed",
-    )
     parser.add_argument(
         "--drain-signal",
         metavar="NAME",
@@ -632,6 +632,7 @@ def _master(options: argparse.Namespace) -> int:
         start_timeout=options.start_timeout,
         max_failures=options.max_failures,
         min_workers=options.min_workers,
+        drain_seconds=options.drain_seconds,
         dashboard=PageAddress.of(options.dashboard),
     )
     master_command.serve(job, _job_file(options))

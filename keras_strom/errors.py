@@ -117,7 +117,7 @@ class StoreUnavailable(StromError, OSError):
 
 
 class NotEnoughSlots(StromError):
-    """Spark cannot run so many tasks at once; the message names the setting to raise."""
+    """Spark, or the hosts, have fewer slots than workers; the message names what to raise."""
 
 
 class ExecutorMismatch(StromError):

@@ -144,8 +144,8 @@ class DrainRequest:
         _logger.warning(
             "this worker was asked to leave by %s %.1f s ago, and in %.1f s it is killed and what "
             "it has not sent is lost: a worker leaves before a batch of fit (of "
-            "steps_per_execution steps), and %s; it leaves in time with a larger --drain-seconds "
-            "(now %g), or a smaller steps_per_execution or batch",
+            "steps_per_execution steps), and %s; it leaves in time with a larger --drain-seconds, "
+            "drain_seconds= of `run` (now %g), or a smaller steps_per_execution or batch",
             *(self._why, self.waited, max(0.0, self._until - now), looked, seconds),
         )
 
@@ -204,7 +204,7 @@ def drain() -> None:
     For a program that learns by itself that its machine is about to be taken away, in a callback or
     a thread of its own. It returns at once. `fit` hands over before the next batch begins, and ends
     the process with exit code 88; another worker goes on at its place, where the runner finds one
-    room. What has not left after `--drain-seconds` is killed.
+    room. What has not left after `--drain-seconds`, or `drain_seconds=` of `run`, is killed.
 
     Raises:
         InvalidOption: one worker alone has nobody to hand over to.

@@ -31,8 +31,8 @@ KERAS_STROM_IP             this machine's address, where network_mask does not d
 KERAS_STROM_JOIN_TIMEOUT   seconds to wait until all workers have joined (default 600)
 KERAS_STROM_MAX_FAILURES   how many workers that fail, for whatever reason, are started again
                            (default 0: a `fit` that fails on one worker fails on all); where some
-                           are, the others train on. Set by `keras-strom run` alone: on Spark an
-                           exception ends the job, and only workers that die are started again
+                           are, the others train on. Not set on Spark, where an exception ends
+                           the job, and only workers that die are started again
 KERAS_STROM_DRAIN_SECONDS  seconds that a worker has to leave which is asked to (default 30)
 KERAS_STROM_RUNNER_FD      number of an inherited socket, through which the runner asks for that
 KERAS_STROM_DATA           folder of the rows that a Spark task has laid down for its worker

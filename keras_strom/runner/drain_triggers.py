@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from keras_strom import errors
+from keras_strom.checks import check_seconds
 
 _POLL_SECONDS = 0.2
 # What these do is said already, or nobody can say.
@@ -28,8 +28,7 @@ def check_triggers(seconds: float, name: str | None, path: str | None) -> None:
     Raises:
         InvalidOption: in words.
     """
-    if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
-        raise errors.InvalidOption(f"drain_seconds={seconds!r} must be positive and finite")
+    check_seconds("drain_seconds", seconds)
     if name is not None:
         if name not in signal.Signals.__members__:
             raise errors.InvalidOption(f"drain_signal={name!r} is no signal; SIGUSR1 is one")

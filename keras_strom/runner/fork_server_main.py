@@ -41,6 +41,9 @@ Work = Callable[[], int]
 def main(arguments: Sequence[str]) -> int:
     """Serves until the owner has ended or nobody wants anything; in a worker: does its work."""
     listener_fd, owner = map(int, arguments[:2])
+    # Whoever asks all processes of a job to leave (a cluster manager, `pkill`) means the workers,
+    # which would lose what they have to hand over: they end with this one. It ends with its owner.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ending = _Ending()
     atexit.register(ending.skip_teardown)  # The first to be registered is the last to be called.
     gc.disable()  # Nothing of what is imported is garbage; to look for some takes a quarter longer.
@@ -138,6 +141,7 @@ class _Server:
             else:
                 self._end(connection)
             return None
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
         worker_main.die_with(server)
         request_fd, *others = fds

@@ -28,6 +28,7 @@ def run(
     start_timeout: float = 600.0,
     max_failures: int = 3,
     min_workers: int | None = None,
+    drain_seconds: float = 30.0,
     env: Mapping[str, str] | None = None,
     ssh_args: str | None = None,
     warm_start: bool = True,
@@ -59,7 +60,10 @@ def run(
         min_workers: so many, worker 0 among them, are enough to start, and the others join when
             they are there; with fewer of them training waits. None = training starts with all and
             goes on with those that are left.
-        env: variables for the workers, on top of this process's own.
+        drain_seconds: how long a worker that is asked to leave (SIGTERM to its process, or
+            `keras_strom.drain`) may take to hand over what it has learnt; then it is killed.
+        env: variables for the workers, on top of this process's own, elsewhere of those that `ssh`
+            gives.
         ssh_args: options for ssh, as one would write them: "-p 2222 -i key".
         warm_start: workers are forked from a process that has imported TensorFlow, which waits for
             the next `run` (`keras_strom.runner.fork_server`); it takes about 600 MB and ends with
@@ -112,6 +116,7 @@ def run(
         start_timeout=start_timeout,
         max_failures=max_failures,
         min_workers=min_workers,
+        drain_seconds=drain_seconds,
         warm_start=warm_start,
         hosts=machines,
         ssh_args=split_options(ssh_args, "ssh_args="),

@@ -260,7 +260,8 @@ class AdaptiveThreshold(_FollowingDensity):
     Attributes:
         initial: the first step's threshold. None = the first step sends nothing, and the second
             one's is ten times the mean |update| of the first; less in a `fit` of under 400 steps,
-            down to once in one of 40, which has no time to send what a high threshold holds back.
+            down to once in one of 40, which has no time to send what a high threshold holds back
+            (`per_variable=True`: always ten times).
         min_density, max_density: the band, as a fraction of the elements. A `max_density` of None
             is 5e-3; in a `fit` of which all workers together take fewer than 4000 steps, 20 over
             their number, up to 5e-2: what has no time to be sent is lost (`per_variable=True` stays

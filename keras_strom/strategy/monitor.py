@@ -74,7 +74,7 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     * `strom/cycle_seconds`, `strom/cycle_steps`: of the last cycle; n_c steps of this worker.
     * `strom/alpha`: of the last pull.
-    * `strom/pull`: alpha n_c, of `MPCA`; above 2 the pull is a brake.
+    * `strom/pull`: alpha n_c, of `MPCA(penalty="shift")`; above 2 the pull is a brake.
     * `strom/divergence`: |x - x*| / |x*|, how far this worker is from its target.
     * `strom/waited`: seconds of this epoch that training has stood still for exchanges.
     * `strom/bytes_sent`: as above.
@@ -88,7 +88,7 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         logs: False leaves the logs as they are.
 
     Raises:
-        InvalidOption: an option that is not understood, or two that leave nothing to do.
+        InvalidOption: an option that is not understood.
 
     Example:
         >>> model.fit(x, y, callbacks=[StromMonitor(log_dir="logs")])  # doctest: +SKIP

@@ -95,7 +95,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             these names, and of other names only where the dict is in alphabetical order.
         sample_weight_col: a column of numbers.
         validation: the fraction of the rows that is held out, or a Boolean or 0/1 column that marks
-            them. Every worker validates on all of them.
+            them. Every worker validates on all of them, with `ParameterAveraging` on its share.
         batch_size: examples a step and worker.
         val_batch_size: examples a step of validation and prediction; None = `batch_size` in
             validation, and at least 1024 in prediction.

@@ -19,7 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import __version__, errors
-from keras_strom.checks import check_start_timeout, check_verbose, flag, whole_number
+from keras_strom.checks import (
+    check_seconds,
+    check_start_timeout,
+    check_verbose,
+    flag,
+    whole_number,
+)
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.dashboard.watch import watch
 from keras_strom.job import environment
@@ -69,6 +75,7 @@ def run(
     network: NetworkConfig | None = None,
     start_timeout: float = START_TIMEOUT_SECONDS,
     max_failures: int = MAX_FAILURES,
+    drain_seconds: float = 30.0,
     env: Mapping[str, str] | None = None,
     use_gpu: UseGpu = "auto",
     workers_per_node: int | None = None,
@@ -103,6 +110,8 @@ def run(
             again and train on with the others; 0 = none. Lost executors of an elastic run are not
             counted: they come and go. An exception of `fn` ends the job. Spark must be ready to
             run a task once more: `spark.task.maxFailures` > `max_failures`.
+        drain_seconds: how long a worker whose executor is decommissioned, or that is asked to leave
+            otherwise, may take to hand over what it has learnt; then it is killed.
         env: variables for the workers.
         use_gpu: True = each worker sees the GPUs that Spark has given its task
             (`spark.task.resource.gpu.amount`), and is to train on them; False = none; "auto" = its
@@ -155,6 +164,7 @@ def run(
         network=network or NetworkConfig(),
         start_timeout=start_timeout,
         max_failures=max_failures,
+        drain_seconds=drain_seconds,
         use_gpu=use_gpu,
         warm_start=warm_start,
         credentials=Credentials.new(secret),
@@ -173,6 +183,7 @@ class _Options:
     network: NetworkConfig
     start_timeout: float
     max_failures: int
+    drain_seconds: float
     use_gpu: UseGpu
     warm_start: bool
     credentials: Credentials
@@ -185,6 +196,7 @@ class _Options:
         check_network(self.network)
         check_start_timeout(self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
+        check_seconds("drain_seconds", self.drain_seconds)
         check_use_gpu(self.use_gpu)
         flag("warm_start", self.warm_start)
         check_verbose(self.verbose)
@@ -320,6 +332,7 @@ def _task(
         env=env,
         use_gpu=options.use_gpu,
         start_timeout=options.start_timeout,
+        drain_seconds=options.drain_seconds,
         stream_logs=options.stream_logs,
         show_progress=console.redraws,
         data=options.data.data if options.data is not None else None,

@@ -268,6 +268,8 @@ def _remedy(context: SparkContext, workers: int) -> str:
         return f'start Spark with master "local[{workers}]"'
     if str(context.master).startswith("local-cluster["):
         return f'start Spark with master "local-cluster[{workers},1,1024]"'
+    if str(context.master).startswith("spark://"):
+        return "raise spark.cores.max, or add machines (slots = cores / spark.task.cpus)"
     return (
         "raise spark.executor.instances or spark.executor.cores (slots = instances x cores / "
         "spark.task.cpus)"

@@ -76,7 +76,7 @@ class Task:
         controller_key: the public key that it proves to hold.
         credentials: the job's.
         master: the master's address; None for a lone worker.
-        network, env, use_gpu, start_timeout: as given to `run`.
+        network, env, use_gpu, start_timeout, drain_seconds: as given to `run`.
         shares_gpu: whether Spark gives the same GPU to other tasks, too.
         may_grow: whether other workers may come to a machine while this one trains.
         stream_logs: whether the driver shows output.
@@ -98,6 +98,7 @@ class Task:
     env: Mapping[str, str]
     use_gpu: UseGpu
     start_timeout: float
+    drain_seconds: float
     stream_logs: bool
     show_progress: bool
     data: ExportedData | None = None
@@ -195,6 +196,7 @@ def _run_worker(
                 master=task.master,
                 network=task.network,
                 join_timeout=task.start_timeout,
+                drain_seconds=task.drain_seconds,
                 data_path=data_path,
                 checkpoints=checkpoints,
                 status_path=ASKED if task.watched else None,

@@ -103,7 +103,7 @@ def test_a_worker_that_will_be_late_says_what_keeps_it_and_what_helps(
         process.drain()
         said = recorder.wait_for("this worker was asked to leave by the runner")
     assert f"{passed:.1f} s passed between its last two batches" in said
-    assert f"larger --drain-seconds (now {seconds:g})" in said
+    assert f"larger --drain-seconds, drain_seconds= of `run` (now {seconds:g})" in said
     assert "steps_per_execution" in said
 
 

@@ -164,6 +164,14 @@ def test_a_worker_ends_with_its_server() -> None:
         assert process.wait(DEADLINE).exit_code == -signal.SIGKILL
 
 
+def test_a_server_that_is_asked_to_leave_with_its_workers_stays_for_them() -> None:
+    mine = {"MINE": "3"}
+    server, _ = call(imported, env=mine)
+    os.kill(server, signal.SIGTERM)
+    assert call(imported, env=mine) == (server, True)
+    assert call(signal.getsignal, signal.SIGTERM, env=mine) == signal.SIG_DFL
+
+
 def test_a_server_ends_with_its_owner() -> None:
     owner = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     try:

@@ -152,6 +152,7 @@ def test_what_a_worker_returns_may_be_unknown_here(tmp_path: Path) -> None:
         ({"network": 40100}, "network=40100 must be a NetworkConfig"),
         ({"max_failures": -1}, "max_failures=-1"),
         ({"start_timeout": 0}, "start_timeout=0"),
+        ({"drain_seconds": 0}, "drain_seconds=0 must be a positive, finite number of seconds"),
         ({"min_workers": 0}, "min_workers=0"),
         ({"min_workers": 3}, "min_workers=3 is more than num_proc=2"),
         ({"env": {"KERAS_STROM_RANK": "1"}}, "env must not set KERAS_STROM_RANK"),

@@ -81,14 +81,15 @@ def test_workers_come_and_run_where_they_are_started(scene: Scene) -> None:
     work = scene.script(
         "import os, keras_strom as k\n"
         f"mode = os.stat({str(scene.path)!r}).st_mode & 0o777\n"
-        "print(k.size(), k.local_rank(), oct(mode), os.environ['KERAS_STROM_ATTEMPT'])\n"
+        "told = [os.environ['KERAS_STROM_' + name] for name in ('ATTEMPT', 'DRAIN_SECONDS')]\n"
+        "print(k.size(), k.local_rank(), oct(mode), *told)\n"
     )
     workers = [scene.worker(rank, work) for rank in (2, 0, 1)]  # They wait for the file.
-    master = scene.master(3)
+    master = scene.master(3, drain_seconds=90.0)
     assert [worker.result(DEADLINE) for worker in workers] == [0, 0, 0]
     master.result(DEADLINE)
     assert sorted(scene.shown.getvalue().splitlines()) == [
-        f"[{rank}] 3 {rank} 0o600 0" for rank in range(3)
+        f"[{rank}] 3 {rank} 0o600 0 90.0" for rank in range(3)
     ]
     assert f"workers 0, 1 and 2 on {socket.gethostname()}\n" in scene.told.getvalue()
     assert not scene.path.exists()

@@ -158,6 +158,7 @@ def test_a_task_ends_where_its_driver_makes_messages_up(said: list[Any]) -> None
             env={},
             use_gpu=None,
             start_timeout=1.0,
+            drain_seconds=1.0,
             stream_logs=True,
             show_progress=False,
         )

@@ -77,13 +77,15 @@ def test_a_worker_is_forked_from_what_its_executor_has_imported(spark: Any) -> N
 def test_results_come_in_rank_order_and_output_is_streamed(
     spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results = run(where, (10,), {"offset": 1}, num_proc=2, env={"MINE": "yes"}, spark=spark)
+    options = {"num_proc": 2, "env": {"MINE": "yes"}, "drain_seconds": 90.0, "spark": spark}
+    results = run(where, (10,), {"offset": 1}, **options)
     assert [one["rank"] for one in results] == [0, 1]
     assert [one["value"] for one in results] == [1, 11]
     assert [one["local_rank"] for one in results] == [0, 1]
     assert {one["size"] for one in results} == {2}
     assert {one["mine"] for one in results} == {"yes"}
     assert {one["variables"]["TF_CPP_MIN_LOG_LEVEL"] for one in results} == {"2"}
+    assert {one["variables"]["KERAS_STROM_DRAIN_SECONDS"] for one in results} == {"90.0"}
     assert results.metrics["seconds"] >= results.metrics["start_seconds"] > 0
     assert results.metrics["counters"] == {"bytes_sent": 0}
     kinds = [event.kind for event in results.events]
@@ -391,6 +393,7 @@ def test_tasks_that_do_not_start_in_time_are_an_error(
         ({"num_proc": 4, "min_proc": 2}, "leave it out"),
         ({"start_timeout": 0}, "start_timeout=0"),
         ({"start_timeout": "60"}, "start_timeout='60'"),
+        ({"drain_seconds": True}, "drain_seconds=True"),
         ({"max_failures": -1}, "max_failures=-1"),
         ({"verbose": 3}, "verbose=3"),
         ({"use_gpu": "yes"}, "use_gpu='yes'"),
