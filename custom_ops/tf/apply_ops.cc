@@ -40,9 +40,10 @@ bool StaysOnDevice(const ReplicaAttributes& attributes, const OwnModels& models,
 }
 
 // Variables are added to where they lie; what all workers share is on the host. Messages alone go
-// to the device.
+// to the device. Where that has no memory for them *complete is false, and the rest is the host's.
 absl::Status ApplyOnDevice(OpKernelContext* context, const ReplicaAttributes& attributes,
-                           LockedVariables& variables, OwnModels* models, DeviceStep* step) {
+                           LockedVariables& variables, OwnModels* models, DeviceStep* step,
+                           strom_step_result* result, bool* complete) {
   variables.ForgetMirrors();
   std::vector<OwnModel> held(variables.size());
   std::vector<strom_cuda_segment> segments;
@@ -59,16 +60,15 @@ absl::Status ApplyOnDevice(OpKernelContext* context, const ReplicaAttributes& at
     segments.push_back({attributes.offsets[i], size, value, value, value, nullptr, nullptr});
     shared.push_back(has_shared ? Floats(&held[i].other) : nullptr);
   }
-  strom_step_result result{};
   if (status.ok()) {
-    status = step->Apply(context, attributes.replica, std::move(segments), shared, &result);
+    status =
+        step->Apply(context, attributes.replica, std::move(segments), shared, result, complete);
   }
   for (size_t i = 0; i < held.size(); ++i) {
     models->Put(attributes.offsets[i], std::move(held[i]));
   }
   TF_RETURN_IF_ERROR(variables.RememberBuffers());
-  TF_RETURN_IF_ERROR(status);
-  return OutputStatistics(context, result);
+  return status;
 }
 
 // Where a variable and its own model are two buffers, one holds what all workers share.
@@ -77,11 +77,15 @@ absl::Status ApplyReceived(OpKernelContext* context, const ReplicaAttributes& at
   TF_RETURN_IF_ERROR(variables.Lock(attributes));
   RefCountPtr<OwnModels> models;
   TF_RETURN_IF_ERROR(OwnModels::Find(context, attributes.replica, &models));
+  strom_step_result on_device{};
   if (variables.copies().on_device()) {
     RefCountPtr<DeviceStep> step;
     TF_RETURN_IF_ERROR(DeviceStep::Find(context, attributes.replica, &step));
     if (StaysOnDevice(attributes, *models, *step, variables)) {
-      return ApplyOnDevice(context, attributes, variables, models.get(), step.get());
+      bool complete = false;
+      TF_RETURN_IF_ERROR(ApplyOnDevice(context, attributes, variables, models.get(), step.get(),
+                                       &on_device, &complete));
+      if (complete) return OutputStatistics(context, on_device);
     }
   }
   TF_RETURN_IF_ERROR(variables.FetchAll());
@@ -121,6 +125,8 @@ absl::Status ApplyReceived(OpKernelContext* context, const ReplicaAttributes& at
   TF_RETURN_IF_ERROR(status);
   TF_RETURN_IF_ERROR(stored);
   TF_RETURN_IF_ERROR(variables.RememberBuffers());
+  result.received += on_device.received;
+  result.staleness += on_device.staleness;
   return OutputStatistics(context, result, false, assigned);
 }
 

@@ -146,7 +146,9 @@ strom_cuda_memory DeviceStep::LendWatched(OpKernelContext* context) {
   const auto allocate = [](void* step, int64_t bytes) {
     auto* const self = static_cast<DeviceStep*>(step);
     void* const memory = self->lent_.allocate(self->lent_.context, bytes);
-    if (memory == nullptr) self->lacked_bytes_ = bytes;
+    if (memory == nullptr) {
+      (self->adds_received_ ? self->lacked_for_received_ : self->lacked_bytes_) = bytes;
+    }
     return memory;
   };
   const auto release = [](void* step, void* memory) {
@@ -166,35 +168,47 @@ absl::Status DeviceStep::Step(OpKernelContext* context, strom_handle replica,
     places.push_back({segment.offset, segment.size, nullptr, nullptr, nullptr, segment.name});
   }
   segments_ = std::move(segments);
-  lacked_bytes_ = 0;
+  lacked_bytes_ = lacked_for_received_ = 0;
   const strom_step_device device = Functions();
   const int code = strom_replica_step_on_device(
       replica, &device, places.data(), static_cast<int64_t>(places.size()), &options, result);
   if (code != STROM_OK && result->stepped == 0) PutBackValues();
   segments_.clear();
+  if (lacked_for_received_ > 0) {  // All else has been done.
+    LeaveToHost(context, lacked_for_received_, "what others have sent");
+    return absl::OkStatus();
+  }
   if (lacked_bytes_ > 0 && code == STROM_OK) {
-    refused_ = true;
-    WarnOfHost(context, absl::StrCat("its memory has no ", lacked_bytes_,
-                                     " bytes left for what a step is to send"));
+    LeaveToHost(context, lacked_bytes_, "what a step is to send");
   }
   return ToStatus(code, strom_last_error());
 }
 
+void DeviceStep::LeaveToHost(OpKernelContext* context, int64_t bytes, absl::string_view what) {
+  refused_ = true;
+  WarnOfHost(context, absl::StrCat("its memory has no ", bytes, " bytes left for ", what));
+}
+
 absl::Status DeviceStep::Apply(OpKernelContext* context, strom_handle replica,
                                std::vector<strom_cuda_segment> segments,
-                               const std::vector<float*>& shared, strom_step_result* result) {
+                               const std::vector<float*>& shared, strom_step_result* result,
+                               bool* complete) {
   TF_RETURN_IF_ERROR(FollowStream(context));
   std::vector<strom_segment> places;
   for (size_t k = 0; k < segments.size(); ++k) {
     places.push_back({segments[k].offset, segments[k].size, nullptr, nullptr, shared[k], nullptr});
   }
   segments_ = std::move(segments);
+  lacked_for_received_ = 0;
   const strom_step_device device = Functions();
   const strom_thread_pool threads = LendThreads(context);
   const int code = strom_replica_apply_on_device(
       replica, &device, places.data(), static_cast<int64_t>(places.size()), &threads, result);
   segments_.clear();
-  return ToStatus(code, strom_last_error());
+  *complete = lacked_for_received_ == 0;
+  if (*complete) return ToStatus(code, strom_last_error());
+  LeaveToHost(context, lacked_for_received_, "what others have sent");
+  return absl::OkStatus();
 }
 
 // The optimizer's update is in the values alone then, and would be nobody's.
@@ -253,9 +267,12 @@ strom_step_device DeviceStep::Functions() {
                     int64_t* skipped) {
     auto* const self = static_cast<DeviceStep*>(context);
     const std::vector<strom_cuda_segment>& segments = self->segments_;
-    return self->Noted(self->library_->apply(self->codec_, message, bytes, elements,
-                                             segments.data(), static_cast<int64_t>(segments.size()),
-                                             self->stream_, skipped));
+    self->adds_received_ = true;
+    const int code =
+        self->library_->apply(self->codec_, message, bytes, elements, segments.data(),
+                              static_cast<int64_t>(segments.size()), self->stream_, skipped);
+    self->adds_received_ = false;
+    return self->Noted(code);
   };
   device.write_values = [](void* context, int64_t offset, int64_t size, const float* in) {
     return static_cast<DeviceStep*>(context)->WriteValues(offset, size, in);

@@ -49,8 +49,8 @@ class DeviceStep : public tensorflow::ResourceBase {
 
   // strom_replica_step_on_device. The segments are those of Prepare; their residual is filled in.
   // Where nothing has been done the values are what they were before. Where the device's memory had
-  // too little left for what is to be sent, that waits in the residual and later steps are the
-  // host's.
+  // too little left for what is to be sent, that waits in the residual; where it had too little for
+  // what others have sent, that waits in the core. Later steps are the host's then.
   absl::Status Step(tensorflow::OpKernelContext* context, strom_handle replica,
                     std::vector<strom_cuda_segment> segments, const strom_step_options& options,
                     strom_step_result* result);
@@ -59,10 +59,11 @@ class DeviceStep : public tensorflow::ResourceBase {
   bool is_held() const { return held_; }
 
   // strom_replica_apply_on_device. `shared`: of each segment what all workers share, on the host,
-  // or null.
+  // or null. Where the device's memory had too little left *complete is false, and what has not
+  // been added is the host's to be.
   absl::Status Apply(tensorflow::OpKernelContext* context, strom_handle replica,
                      std::vector<strom_cuda_segment> segments, const std::vector<float*>& shared,
-                     strom_step_result* result);
+                     strom_step_result* result, bool* complete);
 
  private:
   // Where the residual of each segment lies in the tensor.
@@ -92,6 +93,8 @@ class DeviceStep : public tensorflow::ResourceBase {
   // Of the op's device, as LendMemory, noting what it has not.
   strom_cuda_memory LendWatched(tensorflow::OpKernelContext* context);
 
+  // Later steps are the host's, because memory is missing for `what`.
+  void LeaveToHost(tensorflow::OpKernelContext* context, int64_t bytes, absl::string_view what);
   void PutBackValues();
   void GiveBackMemory();
 
@@ -105,7 +108,9 @@ class DeviceStep : public tensorflow::ResourceBase {
 
   bool refused_ = false;  // and told so
   strom_cuda_memory lent_{};
-  int64_t lacked_bytes_ = 0;  // that the device's memory did not have for the step under way
+  int64_t lacked_bytes_ = 0;         // that the device's memory did not have for the step under way
+  int64_t lacked_for_received_ = 0;  // the same for what others have sent
+  bool adds_received_ = false;       // which is under way
   const DeviceLibrary* library_ = nullptr;
   strom_handle codec_ = 0;
   void* stream_ = nullptr;

@@ -72,6 +72,11 @@ def test_without_the_memory_for_its_entries_a_step_sends_none_and_the_host_goes_
 
 
 @pytest.mark.usefixtures("emulated")
+def test_without_the_memory_for_what_others_have_sent_the_host_adds_it_once() -> None:
+    run("kernels", "flooded", script="device_memory.py")
+
+
+@pytest.mark.usefixtures("emulated")
 def test_steps_can_be_kept_from_a_gpus_own_kernels() -> None:
     run("kernels", "copies", script="device_memory.py", gpu_step="off")
     assert 'KERAS_STROM_GPU_STEP is "on"' in run("kernels", "full", gpu_step="of", ends=1)

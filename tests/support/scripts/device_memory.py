@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from tests.support.scripts.device_ops import (
     TAU,
     Options,
     Worker,
+    arrived,
     joined,
     on_both,
 )
@@ -154,18 +156,8 @@ def crowded() -> None:
     worker.step_first(1.0)
     assert not take_step_warnings()
     taken: list[Any] = []
-
-    def take_all() -> None:
-        with tf.device("/gpu:0"):
-            numbers = [tf.constant(np.zeros(50, np.float32)) for _ in range(8)]
-            for elements in (2000, 50):
-                with contextlib.suppress(tf.errors.InternalError):
-                    for _ in range(MEMORY):
-                        taken.append(tf.constant(np.zeros(elements, np.float32)))
-        del numbers  # TensorFlow itself needs room for such.
-
     count = TOLD.index("count")
-    assert worker.step_first(TAU / 4, meanwhile=take_all)[count] == 0
+    assert worker.step_first(TAU / 4, meanwhile=lambda: take_all(taken))[count] == 0
     words = take_step_warnings()
     assert len(words) == 1, words
     assert "bytes left for what a step is to send" in words[0]
@@ -175,6 +167,88 @@ def crowded() -> None:
     left = worker.replica.read_residual(0, SIZES[0])
     assert np.allclose(left, 3 * TAU / 3 - TAU / 4, atol=1e-4)
     worker.replica.close()
+
+
+def take_all(taken: list[Any]) -> None:
+    """Takes the device's memory, but what TensorFlow itself needs for numbers."""
+    with tf.device("/gpu:0"):
+        numbers = [tf.constant(np.zeros(50, np.float32)) for _ in range(8)]
+        for elements in (2000, 50):
+            size = -(-4 * elements // 256) * 256
+            # TensorFlow waits ten seconds for memory before it says that there is none.
+            with contextlib.suppress(tf.errors.InternalError):
+                while memory_in_use() + size <= MEMORY:
+                    taken.append(tf.constant(np.zeros(elements, np.float32)))
+    del numbers
+
+
+def warned_of_received() -> None:
+    words = take_step_warnings()
+    assert len(words) == 1, words
+    assert "bytes left for what others have sent" in words[0]
+
+
+def flooded() -> None:
+    """The device has no memory left for what others have sent, which is added once all the same."""
+    received = TOLD.index("received")
+    with TrainingMaster(workers=2, host="127.0.0.1") as master:
+        workers = [Worker(device, Options(), i) for i, device in enumerate(("/cpu:0", "/gpu:0"))]
+        is_on_device = threading.Event()
+
+        def train(rank: int) -> None:
+            worker = workers[rank]
+            connection = joined(master, worker, rank, None)
+            worker.show(own=True)
+            if rank == 0:
+                assert is_on_device.wait(60)
+                worker.step_first(TAU / 4)
+            else:
+                start = worker.variables[0].numpy()
+                worker.step_first(1.0)
+                is_on_device.set()
+                arrived(connection)
+                taken: list[Any] = []
+                assert worker.step_first(1.0, lambda: take_all(taken))[received] == 0
+                warned_of_received()
+                taken.clear()
+                assert worker.step_first(1.0)[received] == 1
+                change = worker.variables[0].numpy() - start
+                assert np.allclose(change, 3 * TAU / 3 + TAU / 4, atol=1e-4)
+            connection.close("done")
+
+        on_both(train)
+    for worker in workers:
+        worker.replica.close()
+
+
+def flooded_while_others_wait() -> None:
+    """In synchronous mode it is the host's at once, and replicas stay equal."""
+    options = Options(keep_shared=True, take_received=False)
+    taken: list[Any] = []
+    with TrainingMaster(workers=2, host="127.0.0.1") as master:
+        workers = [Worker(device, options, i) for i, device in enumerate(("/cpu:0", "/gpu:0"))]
+
+        def train(rank: int) -> None:
+            worker = workers[rank]
+            connection = joined(master, worker, rank, 0)
+            worker.show(own=True)
+            for i in range(STEPS):
+                worker.run(worker.arguments((0, 1, TABLE)))
+                if rank == 1 and i == 0:
+                    take_all(taken)
+                told = worker.await_release(i)
+                assert told[TOLD.index("received")].numpy() == 2, told
+                if rank == 1 and i == 0:
+                    warned_of_received()
+                    taken.clear()
+            worker.show(own=False)
+            connection.close("done")
+
+        on_both(train)
+    here, there = ([v.numpy() for v in worker.variables] for worker in workers)
+    assert all(map(np.array_equal, here, there))
+    for worker in workers:
+        worker.replica.close()
 
 
 def copies_all() -> None:
@@ -196,4 +270,5 @@ def stays() -> None:
 if __name__ == "__main__":
     CASES = {"copies": copies_all, "stays": stays, "gives_back": gives_back}
     CASES |= {"lost": lost, "short": short, "crowded": crowded}
+    CASES |= {"flooded": lambda: (flooded(), flooded_while_others_wait())}
     CASES[sys.argv[-1]]()

@@ -17,7 +17,7 @@ from tests.support import gpu
 
 #: Whether steps stay on the device where its kernels can do them.
 KERNELS = "kernels" in sys.argv
-MEMORY = 2**21 if {"short", "crowded"} & set(sys.argv) else 2**30
+MEMORY = 2**21 if {"short", "crowded", "flooded"} & set(sys.argv) else 2**30
 gpu.load(1, MEMORY, delay=200, kernels=KERNELS)
 
 import pytest  # noqa: E402
@@ -195,7 +195,7 @@ class Worker:
     def await_release(self, contribution: int) -> Any:
         """The same, and nothing is noted."""
         return operations().strom_apply_step(
-            **self._where, stepped=True, contribution=contribution, timeout_ns=20 * 10**9
+            **self._where, stepped=True, contribution=contribution, timeout_ns=100 * 10**9
         )
 
     @property
@@ -474,7 +474,7 @@ class Pulled:
                 watched=list(range(len(SHAPES))),
                 joint=0,
                 compare_contents=i % 2 == 1,
-                timeout_ns=20 * 10**9,
+                timeout_ns=100 * 10**9,
             )
         self.seen.append(statistics.numpy()[:7])  # Behind these are times.
         self.seen += [variable.numpy() for variable in self.variables]
