@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -130,9 +131,12 @@ def leave_part(plan: CheckpointPlan, number: int, part: Part) -> None:
         name = f"{number:08d}-{part.rank:06d}.fit{part.fit}.safetensors"
         _write(Path(plan.incoming, name), part.to_bytes())
     except OSError as error:
+        remedy = "checkpoint_dir must be a folder that runner and workers reach"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "make room there, or name a checkpoint_dir of another disk"
         raise errors.StoreUnavailable(
             f"worker {part.rank} cannot write its part of a checkpoint to {plan.incoming}: "
-            f"{error.strerror}; checkpoint_dir must be a folder that runner and workers reach"
+            f"{error.strerror}; {remedy}"
         ) from error
 
 

@@ -1,14 +1,15 @@
-"""A worker waits between two batches while it may not train.
+"""A worker waits, and says for what: between two batches while it may not train, and at the end.
 
-It waits in two cases: fewer workers take part than the job needs (`min_workers`; the master counts
-them and says so in its beacons), or the master is lost and another may come
-(`on_master_loss="wait"`). A worker that waits still answers requests for its state, or nobody could
-go on.
+Between two batches it waits in two cases: fewer workers take part than the job needs
+(`min_workers`; the master counts them and says so in its beacons), or the master is lost and
+another may come (`on_master_loss="wait"`). A worker that waits still answers requests for its
+state, or nobody could go on.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -19,6 +20,10 @@ from keras_strom.sharing.participant import Participant
 _logger = logging.getLogger("keras_strom")
 
 _POLL_SECONDS = 0.05
+
+# Workers of unequal machines end far apart; an error should not wait for that to be seen.
+_SILENT_SECONDS = 60.0
+_SILENT_SECONDS_OF_FAILURE = 5.0
 
 
 def wait_until_allowed(
@@ -46,6 +51,39 @@ def wait_until_allowed(
                 time.sleep(_POLL_SECONDS)
                 reason = _reason(participant)
     _logger.warning("worker %d: training goes on after %.1f s", rank, time.monotonic() - begin)
+
+
+def finish_with_all(participant: Participant, stop: bool, failure: str) -> None:
+    """Ends this worker's training, and returns when all others have ended theirs.
+
+    Others may stand still in code of their user's: where that takes long a warning says what this
+    worker waits for, and one whose `fit` has failed does not wait longer than `start_timeout`.
+
+    Args:
+        participant: this worker, which has others.
+        stop: it ends the training of all before its last epoch.
+        failure: how its `fit` has failed; "" = it has not.
+
+    Raises:
+        DeadlinePassed: `fit` has failed here, and the others have not heard of it.
+    """
+    worker, here = participant.worker, participant.environment
+    assert worker is not None
+    words = "has ended its training and waits for the others to end theirs"
+    seconds, timeout = _SILENT_SECONDS, None
+    if failure:
+        seconds, timeout = _SILENT_SECONDS_OF_FAILURE, here.join_timeout
+        words = (
+            f"has failed ({failure}) and waits, at most {timeout:g} s, for the others to end their "
+            "training, too"
+        )
+    said = threading.Timer(seconds, _logger.warning, ("worker %d %s", here.rank, words))
+    said.daemon = True
+    said.start()
+    try:
+        worker.finish(stop, timeout=timeout)
+    finally:
+        said.cancel()
 
 
 def _reason(participant: Participant) -> str:

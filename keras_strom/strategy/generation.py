@@ -26,6 +26,7 @@ from keras_strom.recovery.donation import optimizers_of
 from keras_strom.recovery.endings import Ending, Endings, length
 from keras_strom.recovery.resume import ResumableData, Start
 from keras_strom.recovery.takeover import hand_over_if_asked
+from keras_strom.recovery.waiting import finish_with_all
 from keras_strom.sharing.constraints import project
 from keras_strom.sharing.flat_space import Entry
 from keras_strom.sharing.model_checks import value_with_path
@@ -94,8 +95,7 @@ class Sharing(Participant):
             without steps that may follow it 2k, so that a worker that comes late counts alike.
         generation: the one that is running.
         last_report: of the latest one that has finished.
-        agreed: the trained variables' hashes by id, as on all workers when it had finished; None on
-            the chief.
+        agreed: the trained variables' hashes by id, as all had them at its end; None on the chief.
         results: where updates are shared, the hashes, by offset, of all that was ever trained, as
             the latest training has left it; None while one runs, and after one without a result.
         start_values: by length, the places in the flat space where a `fit`'s start travels.
@@ -551,7 +551,7 @@ class Generation:
         sharing = self._sharing
         sharing.step.finish(sharing.space)
         if sharing.worker is not None:
-            sharing.worker.finish(stop)
+            finish_with_all(sharing, stop, ending.failure)
             sharing.step.apply(sharing.space.participants)
             self._take_result(sharing.worker, ending)
             sharing.step.ended()

@@ -281,7 +281,7 @@ def test_a_full_disk_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(errors.StoreUnavailable, match="No space left on device"):
+    with pytest.raises(errors.StoreUnavailable, match="No space left on device; make room there"):
         leave(plan, 1, 0)
     assert list(Path(plan.incoming).iterdir()) == []
 
