@@ -7,6 +7,7 @@ signature.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import os
@@ -31,12 +32,13 @@ Check = Callable[[str, Any], Any]
 
 def param(name: str, doc: str, check: Check) -> Any:
     """A Param whose values, None aside, go through `check(name, value)`; NumPy's as Python's."""
-
-    def convert(value: Any) -> Any:
-        plain = value.item() if isinstance(value, np.generic) else value
-        return None if plain is None else check(name, plain)
-
+    convert = functools.partial(_convert, check, name)  # An estimator can be pickled with it.
     return Param(Params._dummy(), name, doc, typeConverter=convert)
+
+
+def _convert(check: Check, name: str, value: Any) -> Any:
+    plain = value.item() if isinstance(value, np.generic) else value
+    return None if plain is None else check(name, plain)
 
 
 def count(name: str, value: Any) -> int:

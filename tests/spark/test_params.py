@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import keras
 import numpy as np
 import pytest
@@ -21,6 +23,14 @@ def test_numbers_of_numpy_are_taken_as_grids_have_them() -> None:
         assert (type(found), found) == (type(value), value)
     with pytest.raises(errors.InvalidOption, match=r"epochs=2\.5"):
         StromEstimator(epochs=np.float64(2.5))
+
+
+def test_an_estimator_can_be_pickled() -> None:
+    estimator = StromEstimator(epochs=3, label_cols=["age"])
+    again = pickle.loads(pickle.dumps(estimator))
+    assert again.extractParamMap() == estimator.extractParamMap()
+    with pytest.raises(errors.InvalidOption, match="epochs=0"):
+        again.setParams(epochs=0)
 
 
 def test_a_function_that_makes_no_list_of_callbacks_is_named() -> None:
