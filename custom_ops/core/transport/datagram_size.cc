@@ -44,12 +44,12 @@ size_t DatagramSize::NextChallenge(int64_t now_ns, int64_t patience_ns) {
   return challenge_;
 }
 
-bool DatagramSize::HandleAnswer(int64_t now_ns) {
-  if (challenge_ == 0) return false;
-  passed_ = challenge_;
+void DatagramSize::HandleAnswer(int64_t now_ns, size_t bytes) {
+  if (bytes <= passed_) return;
+  passed_ = bytes;
+  if (too_long_ <= passed_) too_long_ = most_ + 1;
   challenge_ = 0;
   due_ns_ = now_ns;
-  return true;
 }
 
 void DatagramSize::Narrow(int64_t now_ns) {

@@ -25,10 +25,10 @@ class DatagramSize {
   // Begins to search; until then nothing is asked for.
   void Start(int64_t now_ns);
   // The length of the challenge to send now; 0 = none. One that has not been answered within
-  // `patience_ns` is sent again, then given up.
+  // `patience_ns` is sent again, then given up: the length counts as too long.
   size_t NextChallenge(int64_t now_ns, int64_t patience_ns);
-  // The challenge that is out has arrived. True: `bytes` has grown.
-  bool HandleAnswer(int64_t now_ns);
+  // A challenge of this length has arrived. Where it was given up before, its answer was only late.
+  void HandleAnswer(int64_t now_ns, size_t bytes);
   // What is longer than `least` does not pass any more.
   void Narrow(int64_t now_ns);
 
@@ -41,7 +41,7 @@ class DatagramSize {
   size_t most_;
   std::array<size_t, 2> rungs_;  // tried first: Ethernet's own lengths
   size_t passed_;                // the longest known to pass
-  size_t too_long_;              // the shortest known not to
+  size_t too_long_;              // the shortest that was given up
   size_t challenge_ = 0;         // its length, while one is out
   int attempts_ = 0;
   int64_t due_ns_ = kNever;

@@ -46,9 +46,19 @@ void LinkPath::HandleEcho(int64_t now_ns, const Address& from, const EchoPacket&
     candidate_.reset();
     size_ = SizeTo(peer_);  // another path, another length
     size_.Start(now_ns);
-  } else if (from == peer_ && echo.token == size_token_ && size_.HandleAnswer(now_ns)) {
-    size_token_ = 0;
+    asked_ = {};
+  } else if (from == peer_) {
+    const auto asked = std::find_if(asked_.begin(), asked_.end(), [&](const AskedLength& length) {
+      return length.token != 0 && length.token == echo.token;
+    });
+    if (asked != asked_.end()) size_.HandleAnswer(now_ns, asked->bytes);
   }
+}
+
+// What has arrived before says nothing of what passes from now on.
+void LinkPath::Narrow(int64_t now_ns) {
+  size_.Narrow(now_ns);
+  asked_ = {};
 }
 
 std::optional<LinkPath::Outgoing> LinkPath::Poll(int64_t now_ns, int64_t round_trip_ns) {
@@ -61,8 +71,11 @@ std::optional<LinkPath::Outgoing> LinkPath::Poll(int64_t now_ns, int64_t round_t
   if (auto challenge = ChallengeCandidate(now_ns, patience_ns)) return challenge;
   const size_t bytes = size_.NextChallenge(now_ns, patience_ns);
   if (bytes == 0) return std::nullopt;
-  size_token_ = NewToken();
-  return Outgoing{PacketType::kChallenge, peer_, size_token_, bytes};
+  if (asked_.front().bytes != bytes) {
+    std::shift_right(asked_.begin(), asked_.end(), 1);
+    asked_.front() = {NewToken(), bytes};
+  }
+  return Outgoing{PacketType::kChallenge, peer_, asked_.front().token, bytes};
 }
 
 int64_t LinkPath::NextTimeout() const {

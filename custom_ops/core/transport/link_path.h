@@ -8,6 +8,8 @@
 #ifndef KERAS_STROM_CORE_TRANSPORT_LINK_PATH_H_
 #define KERAS_STROM_CORE_TRANSPORT_LINK_PATH_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -33,7 +35,7 @@ class LinkPath {
   void HandleChallenge(const Address& from, const ChallengePacket& challenge);
   void HandleEcho(int64_t now_ns, const Address& from, const EchoPacket& echo);
   // Long datagrams are lost again and again.
-  void Narrow(int64_t now_ns) { size_.Narrow(now_ns); }
+  void Narrow(int64_t now_ns);
   bool is_raised() const { return size_.is_raised(); }
 
   // An ECHO or a CHALLENGE to send now.
@@ -55,6 +57,16 @@ class LinkPath {
     int64_t due_ns = 0;
   };
 
+  // A length that the peer was asked for with padded challenges, which all bear the same token.
+  struct AskedLength {
+    uint64_t token = 0;  // 0 = none
+    size_t bytes = 0;
+  };
+  // Before a round trip is known a length may be given up, and the next ones asked for, while the
+  // answer to the first is still under way. From Ethernet's length to the longest the search takes
+  // no more steps.
+  static constexpr size_t kRememberedLengths = 8;
+
   std::optional<Outgoing> ChallengeCandidate(int64_t now_ns, int64_t patience_ns);
   uint64_t NewToken();
   DatagramSize SizeTo(const Address& peer) const;
@@ -66,7 +78,7 @@ class LinkPath {
   bool heard_ = false;
   std::optional<Candidate> candidate_;
   DatagramSize size_;
-  uint64_t size_token_ = 0;
+  std::array<AskedLength, kRememberedLengths> asked_{};  // the newest first
   std::deque<Outgoing> echoes_;
 };
 

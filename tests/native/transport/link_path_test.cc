@@ -69,22 +69,52 @@ class PathTest : public testing::Test {
   bool master_lost_ = false, worker_lost_ = false;
 };
 
+// On long lines lengths are tried before the first round trip is known: with what the master sends
+// at once it asks for them at once.
 TEST_F(PathTest, FindsHowLongDatagramsMayBe) {
   const struct {
     int64_t mtu, least, most;
   } cases[] = {{9000, 8972, 8972}, {1500, 1472, 1472}, {1420, 1330, 1392},
                {1228, 1200, 1200}, {8896, 8300, 8868}, {0, 8972, 8972}};
   for (const auto& c : cases) {
-    SCOPED_TRACE("mtu " + std::to_string(c.mtu));
-    at_master_ = 0;
-    Join(1, {.loss = .02, .mtu_bytes = c.mtu});
-    network_->RunFor(10 * kSecond);
-    for (const Endpoint* endpoint : {&master(), &worker()}) {
-      EXPECT_GE(DatagramBytes(*endpoint), c.least);
-      EXPECT_LE(DatagramBytes(*endpoint), c.most);
+    for (const int64_t delay_ns :
+         {kMillisecond / 20, 60 * kMillisecond, 100 * kMillisecond, 250 * kMillisecond}) {
+      SCOPED_TRACE("mtu " + std::to_string(c.mtu) + ", delay " +
+                   std::to_string(delay_ns / kMillisecond) + " ms");
+      at_master_ = 0;
+      Join(1, {.loss = .02, .delay_ns = delay_ns, .mtu_bytes = c.mtu});
+      Send(&master(), at_master_, 1, 1);
+      network_->RunFor(10 * kSecond + 100 * delay_ns);
+      for (const Endpoint* endpoint : {&master(), &worker()}) {
+        EXPECT_GE(DatagramBytes(*endpoint), c.least);
+        EXPECT_LE(DatagramBytes(*endpoint), c.most);
+      }
+      Send(&worker(), at_worker_, 3'000'000, 1);
+      EXPECT_TRUE(RunUntilAllArrived(5 * kSecond + 100 * delay_ns));
     }
-    Send(&worker(), at_worker_, 3'000'000, 1);
-    EXPECT_TRUE(RunUntilAllArrived(5 * kSecond));
+  }
+}
+
+TEST(LinkPath, AnAnswerFromBeforeSaysNothingOfANarrowerOrAnotherPath) {
+  SimulatedRandom random(1);
+  const Address first{.port = 1}, second{.port = 2};
+  for (const bool moves : {false, true}) {
+    LinkPath path(first, kLeastDatagramBytes, kMaxDatagramBytes, &random);
+    path.HandleArrival(0, first, true);
+    const auto asked = path.Poll(0, kMillisecond);
+    ASSERT_TRUE(asked);
+    ASSERT_GT(asked->datagram_bytes, kLeastDatagramBytes);
+    if (moves) {
+      path.HandleArrival(1, second, true);
+      const auto challenge = path.Poll(1, kMillisecond);
+      ASSERT_TRUE(challenge);
+      path.HandleEcho(2, second, {challenge->token});
+      ASSERT_EQ(path.peer(), second);
+    } else {
+      path.Narrow(1);
+    }
+    path.HandleEcho(3, path.peer(), {asked->token});
+    EXPECT_EQ(path.datagram_bytes(), kLeastDatagramBytes);
   }
 }
 
