@@ -48,6 +48,13 @@ Status PeerLinks::Handle(int64_t now_ns, const Peers& peers, LinkId master) {
   for (const auto& [rank, peer] : before) {
     if (peer.link != 0) links_->Close(now_ns, peer.link, kOthersNamed);
   }
+  // A link that does not stand yet leads to the process that makes it, and ends with it.
+  std::erase_if(welcomed_, [&](const auto& entry) {
+    const auto& [link, rank] = entry;
+    if (!before.contains(rank)) return false;
+    links_->Close(now_ns, link, kOthersNamed);
+    return true;
+  });
   return {};
 }
 
@@ -96,17 +103,13 @@ bool PeerLinks::HandleUp(int64_t now_ns, LinkId link) {
   }
   const auto welcomed = welcomed_.extract(link);
   if (welcomed.empty()) return false;
-  const auto peer = peers_.find(welcomed.mapped());
-  if (peer == peers_.end()) {
-    links_->Close(now_ns, link, kOthersNamed);
-    return true;
-  }
-  if (peer->second.link != 0) {
-    links_->Close(now_ns, peer->second.link, "this worker has come back over a new link");
+  Peer& peer = peers_.at(welcomed.mapped());  // Handle leaves no link of one that is not named
+  if (peer.link != 0) {
+    links_->Close(now_ns, peer.link, "this worker has come back over a new link");
     lost_ = true;  // and with it what was under way
   }
-  peer->second.link = link;
-  peer->second.is_up = true;
+  peer.link = link;
+  peer.is_up = true;
   return true;
 }
 

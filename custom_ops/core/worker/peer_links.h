@@ -73,7 +73,7 @@ class PeerLinks {
   Peers latest_;
   uint64_t own_origin_ = 0;
   std::map<int32_t, Peer> peers_;       // the others, by rank
-  std::map<LinkId, int32_t> welcomed_;  // links that do not stand yet
+  std::map<LinkId, int32_t> welcomed_;  // links that do not stand yet, of ranks in peers_
   bool told_ = false;                   // that the links of the latest PEERS stand
   bool lost_ = false;                   // a link that stood, since told_
   bool rests_ = false;

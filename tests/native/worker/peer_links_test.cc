@@ -159,6 +159,30 @@ TEST_F(PeerLinksTest, WhoHasNotHeardOfItYetIsAskedAgainSoonWithoutANotice) {
   EXPECT_LT(peers.NextTimeout(), kTimeoutNs / 10);
 }
 
+// Its first packet comes once the master has named another process of that rank.
+TEST_F(PeerLinksTest, ALinkOfAReplacedProcessIsNotTakenForItsSuccessors) {
+  Name({PeerOf(0), PeerOf(kOwnRank)});
+  Knock({100, {1}, version});
+  Name({PeerOf(0, /*instance=*/2), PeerOf(kOwnRank)});
+  EXPECT_TRUE(links.closed.contains(kKnock));
+  EXPECT_FALSE(peers.HandleUp(0, kKnock));
+  EXPECT_EQ(peers.LinkTo(0), 0u);
+  EXPECT_FALSE(peers.PollLinked());
+  const LinkId successor = kKnock + 1;
+  peers.HandleHello(0, HelloOn(successor, EncodePeerHello({100, {2}, version})));
+  peers.HandleUp(0, successor);
+  EXPECT_EQ(peers.LinkTo(0), successor);
+}
+
+TEST_F(PeerLinksTest, AWelcomedLinkOfOneThatIsNamedAgainIsKept) {
+  Name({PeerOf(0), PeerOf(kOwnRank)});
+  Knock({100, {1}, version});
+  Name({PeerOf(0), PeerOf(kOwnRank), PeerOf(2)});
+  EXPECT_FALSE(links.closed.contains(kKnock));
+  EXPECT_TRUE(peers.HandleUp(0, kKnock));
+  EXPECT_EQ(peers.LinkTo(0), kKnock);
+}
+
 TEST_F(PeerLinksTest, LinksToThoseWhoStayAreKept) {
   LinkAll();
   Name({PeerOf(kOwnRank), PeerOf(2), PeerOf(3)});
