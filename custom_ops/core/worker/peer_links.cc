@@ -11,8 +11,14 @@ namespace {
 
 // Within the failure timeout: how often a worker knocks at one that has not heard of it yet.
 constexpr int64_t kPeerKnocksPerTimeout = 50;
+// The user hears of one that cannot be reached when this try has ended. By then the master has
+// noticed if that worker has died, and named others.
+constexpr int kTryOfNotice = 2;
 // Why a link is closed whose other end may hear a later word, and then tries again.
 constexpr char kOthersNamed[] = "the master has named others";
+// A link speaks of the master here.
+constexpr char kRejected[] =
+    "something answers at its address but does not accept the job's secret";
 
 }  // namespace
 
@@ -43,6 +49,10 @@ Status PeerLinks::Handle(int64_t now_ns, const Peers& peers, LinkId master) {
     }
     Peer& peer = peers_[contact.rank];
     peer.contact = contact;
+    // One process at another address: what was said of it is not said again.
+    const bool has_moved =
+        same != before.end() && same->second.contact.instance == contact.instance;
+    if (has_moved) peer.tries = same->second.tries;
     if (rank_ < contact.rank) Connect(now_ns, &peer);
   }
   for (const auto& [rank, peer] : before) {
@@ -127,9 +137,10 @@ bool PeerLinks::HandleDown(int64_t now_ns, const LinkEvent& event) {
   if (!rests_) peer->retry_ns = now_ns + pause_ns;
   const bool is_out_of_reach =
       event.code == Code::kUnreachable || event.code == Code::kRejectedSecret;
-  if (!is_out_of_reach || peer->has_stood || std::exchange(peer->was_noticed, true)) return true;
+  if (!is_out_of_reach || peer->has_stood || ++peer->tries != kTryOfNotice) return true;
+  const std::string reason = event.code == Code::kRejectedSecret ? kRejected : event.reason;
   notices_.push_back(WorkerName(peer->contact.rank) + " cannot be reached from " +
-                     WorkerName(rank_) + " (" + event.reason +
+                     WorkerName(rank_) + " (" + reason +
                      "), so the gradients of all go by way of the master; UDP between the workers' "
                      "machines makes steps faster");
   return true;

@@ -56,7 +56,7 @@ class PeerLinks {
     LinkId link = 0;
     bool is_up = false;
     bool has_stood = false;
-    bool was_noticed = false;
+    int tries = 0;  // that have ended without an answer
     int64_t retry_ns = kNever;
   };
 

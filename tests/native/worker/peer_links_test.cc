@@ -115,15 +115,57 @@ TEST_F(PeerLinksTest, ALostLinkIsToldAndMadeAgain) {
 TEST_F(PeerLinksTest, OneThatCannotBeReachedIsSaidOnce) {
   Name({PeerOf(kOwnRank), PeerOf(2)});
   peers.HandleDown(0, Down(1, Code::kUnreachable));
-  EXPECT_THAT(*peers.PollNotice(), HasSubstr("worker 2 cannot be reached from worker 1 (silent)"));
+  EXPECT_FALSE(peers.PollNotice());  // that worker may be lost
   peers.HandleTimeout(kTimeoutNs);
   peers.HandleDown(kTimeoutNs, Down(2, Code::kUnreachable));
+  EXPECT_THAT(*peers.PollNotice(), HasSubstr("worker 2 cannot be reached from worker 1 (silent)"));
+  peers.HandleTimeout(2 * kTimeoutNs);
+  peers.HandleDown(2 * kTimeoutNs, Down(3, Code::kUnreachable));
   EXPECT_FALSE(peers.PollNotice());
-  EXPECT_EQ(peers.NextTimeout(), 2 * kTimeoutNs);
+  EXPECT_EQ(peers.NextTimeout(), 3 * kTimeoutNs);
   peers.Rest();  // another fit
   EXPECT_EQ(peers.NextTimeout(), kNever);
   Name({PeerOf(kOwnRank), PeerOf(2)});
-  EXPECT_EQ(links.connected.size(), 3u);
+  EXPECT_EQ(links.connected.size(), 4u);
+  peers.HandleDown(3 * kTimeoutNs, Down(4, Code::kUnreachable));
+  EXPECT_FALSE(peers.PollNotice());
+}
+
+TEST_F(PeerLinksTest, OneThatIsReplacedSoonIsNoneThatCannotBeReached) {
+  Name({PeerOf(kOwnRank), PeerOf(2)});
+  peers.HandleDown(kTimeoutNs, Down(1, Code::kUnreachable));
+  Name({PeerOf(kOwnRank), PeerOf(2, /*instance=*/2)});
+  peers.HandleDown(kTimeoutNs, Down(2, Code::kUnreachable));
+  EXPECT_FALSE(peers.PollNotice()) << "its successor has been tried once";
+  peers.HandleTimeout(2 * kTimeoutNs);
+  peers.HandleDown(2 * kTimeoutNs, Down(3, Code::kUnreachable));
+  EXPECT_TRUE(peers.PollNotice());
+}
+
+TEST_F(PeerLinksTest, OneThatCannotBeReachedAtEitherAddressIsSaidOnce) {
+  Name({PeerOf(kOwnRank), PeerOf(2)});
+  peers.HandleDown(0, Down(1, Code::kUnreachable));
+  Peers::Peer moved = PeerOf(2);
+  moved.address.port = 5000;
+  Name({PeerOf(kOwnRank), moved});
+  peers.HandleDown(0, Down(2, Code::kUnreachable));
+  EXPECT_TRUE(peers.PollNotice());
+  Name({PeerOf(kOwnRank), PeerOf(2)});
+  peers.HandleDown(0, Down(3, Code::kUnreachable));
+  EXPECT_FALSE(peers.PollNotice());
+}
+
+// Links say of whoever does not accept a handshake that it is the master.
+TEST_F(PeerLinksTest, OneThatDoesNotAcceptTheSecretIsNotSaidToBeTheMaster) {
+  Name({PeerOf(kOwnRank), PeerOf(2)});
+  for (LinkId link = 1; link <= 2; ++link) {
+    LinkEvent rejected = Down(link, Code::kRejectedSecret);
+    rejected.reason = "the master answers but does not accept this job";
+    peers.HandleDown(0, rejected);
+    peers.HandleTimeout(kTimeoutNs);
+  }
+  EXPECT_THAT(*peers.PollNotice(),
+              HasSubstr("(something answers at its address but does not accept the job's secret)"));
 }
 
 TEST_F(PeerLinksTest, OneThatHasLeftIsNotTriedAgain) {
@@ -214,13 +256,16 @@ TEST_F(PeerLinksTest, OneThatHasClosedTheLinkForAnEarlierWordIsTriedAgain) {
 TEST_F(PeerLinksTest, ALinkThatEndsAfterTheFitIsNotMadeAgainBeforeTheNext) {
   Name({PeerOf(kOwnRank), PeerOf(2), PeerOf(3)});
   peers.HandleUp(0, 1);
+  peers.HandleDown(0, Down(2, Code::kUnreachable));
+  peers.HandleTimeout(kTimeoutNs);
+  ASSERT_EQ(links.connected.size(), 3u);
   peers.Rest();
-  peers.HandleDown(0, Down(1, Code::kMasterLost));
-  peers.HandleDown(0, Down(2, Code::kUnreachable));  // was being tried
+  peers.HandleDown(kTimeoutNs, Down(1, Code::kMasterLost));
+  peers.HandleDown(kTimeoutNs, Down(3, Code::kUnreachable));  // was being tried
   EXPECT_EQ(peers.NextTimeout(), kNever);
   EXPECT_TRUE(peers.PollNotice());
   Name({PeerOf(kOwnRank), PeerOf(2), PeerOf(3)});
-  EXPECT_EQ(links.connected.size(), 4u);
+  EXPECT_EQ(links.connected.size(), 5u);
 }
 
 }  // namespace
