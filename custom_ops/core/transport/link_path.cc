@@ -32,6 +32,9 @@ void LinkPath::HandleArrival(int64_t now_ns, const Address& from, bool newest) {
     candidate_.reset();
   } else if (!candidate_ || candidate_->address != from) {
     candidate_ = {.address = from, .token = NewToken(), .due_ns = now_ns};
+  } else if (candidate_->due_ns == kNever) {
+    candidate_->challenges = 0;
+    candidate_->due_ns = now_ns;
   }
 }
 
@@ -85,8 +88,10 @@ int64_t LinkPath::NextTimeout() const {
 std::optional<LinkPath::Outgoing> LinkPath::ChallengeCandidate(int64_t now_ns,
                                                                int64_t patience_ns) {
   if (!candidate_ || now_ns < candidate_->due_ns) return std::nullopt;
-  if (candidate_->challenges == kAddressChallenges) {  // nobody there; the next packet asks again
-    candidate_.reset();
+  // The next packet from there asks again. The token stays: before a round trip is known the answer
+  // may still be under way.
+  if (candidate_->challenges == kAddressChallenges) {
+    candidate_->due_ns = kNever;
     return std::nullopt;
   }
   ++candidate_->challenges;

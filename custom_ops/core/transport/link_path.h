@@ -54,7 +54,7 @@ class LinkPath {
     Address address;
     uint64_t token = 0;
     int challenges = 0;
-    int64_t due_ns = 0;
+    int64_t due_ns = 0;  // of the next challenge; kNever: once another packet comes from there
   };
 
   // A length that the peer was asked for with padded challenges, which all bear the same token.

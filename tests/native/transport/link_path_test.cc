@@ -184,6 +184,28 @@ TEST_F(PathTest, FollowsAnIdlePeerAndAMasterToo) {
   EXPECT_FALSE(master_lost_ || worker_lost_);
 }
 
+TEST(LinkPath, APeerThatMovesIsFollowedHoweverLateItsAnswerIs) {
+  SimulatedRandom random(1);
+  const Address first{.port = 1}, second{.port = 2};
+  LinkPath path(first, kLeastDatagramBytes, kLeastDatagramBytes, &random);
+  path.HandleArrival(0, first, true);
+  path.HandleArrival(0, second, true);
+  const auto challenge = path.Poll(0, kMillisecond);
+  ASSERT_TRUE(challenge);
+  int challenges = 1;
+  for (int64_t now_ns = 0; now_ns < kSecond; now_ns += kMillisecond) {
+    challenges += path.Poll(now_ns, kMillisecond) ? 1 : 0;
+  }
+  EXPECT_EQ(challenges, 5) << "nobody there";
+  EXPECT_EQ(path.NextTimeout(), kNever);
+  path.HandleArrival(kSecond, second, true);
+  const auto again = path.Poll(kSecond, kMillisecond);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->to, second);
+  path.HandleEcho(kSecond, second, {challenge->token});
+  EXPECT_EQ(path.peer(), second);
+}
+
 // The copies come first, so that they are what is authentic and the originals are the replays.
 TEST_F(PathTest, CopiesFromElsewhereMoveNothing) {
   Join(31, {});
