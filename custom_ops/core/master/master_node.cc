@@ -90,7 +90,8 @@ struct MasterNode::State final : GenerationHost {
     const Member* member = membership.FindRank(rank);
     const bool alone = options.topology == Topology::kPlain;  // workers have links to it only
     if (alone || member == nullptr || member->link == 0) return std::nullopt;
-    return Peers::Peer{rank, member->origin, member->instance, member->address, member->public_key};
+    const Contact at = tree.ContactOf(*member);
+    return Peers::Peer{rank, member->origin, at.instance, at.address, at.public_key};
   }
   void Report(MasterEvent event) override {
     for (const auto& [rank, member] : membership.members()) {

@@ -56,9 +56,10 @@ class MasterTree {
   uint64_t version() const { return placement_.tree().version(); }
   // Parent's rank (-1: the master, or no place) and depth (0: no place).
   void AddStatus(const Member& member, JsonObject* json) const;
+  // Where others reach it now.
+  Contact ContactOf(const Member& member) const;
 
  private:
-  Contact ContactOf(const Member& member) const;
   void Update(int64_t now_ns);
 
   const Membership* const membership_;

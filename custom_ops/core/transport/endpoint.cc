@@ -242,7 +242,7 @@ void Endpoint::State::HandleLinkDatagram(int64_t now_ns, const Address& from,
   Link::Notice notice;
   if (!connection->link->HandleDatagram(now_ns, from, header, datagram, &notice)) return;
   if (connection->stage == Connection::Stage::kWelcomed) {
-    joiners.Note(connection->peer, Joiner::Progress::kJoined);
+    joiners.Note(from, Joiner::Progress::kJoined);
     Establish(connection);
     Emit(LinkEvent::Type::kUp, connection->id).payload = MakeBuffer({});
   }
@@ -264,6 +264,7 @@ size_t Endpoint::State::PollConnection(int64_t now_ns, Connection* connection,
     size = PollHello(now_ns, connection, out);
   } else if (connection->welcome_due) {
     connection->welcome_due = false;
+    *to = connection->welcome_to;
     size = connection->welcome.size();
     std::copy(connection->welcome.begin(), connection->welcome.end(), out.begin());
   } else if (connection->stage == Connection::Stage::kUp) {

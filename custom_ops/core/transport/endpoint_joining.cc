@@ -30,8 +30,14 @@ void Endpoint::State::HandleHello(int64_t now_ns, const Address& from, Bytes dat
     ++counters.drop_malformed;
     return;
   }
-  if (const auto known = by_ephemeral.find(hello->ephemeral); known != by_ephemeral.end()) {
-    RepeatAnswer(Find(known->second), from);
+  const auto known = by_ephemeral.find(hello->ephemeral);
+  Connection* const earlier = known == by_ephemeral.end() ? nullptr : Find(known->second);
+  // Whoever copies a HELLO may be here before its sender, which then comes from another address: it
+  // is answered, too, once it has shown that it receives there.
+  const bool is_from_elsewhere =
+      earlier != nullptr && earlier->is_half_open() && earlier->peer != from;
+  if (earlier != nullptr && !is_from_elsewhere) {
+    RepeatAnswer(earlier, from);
     return;
   }
   if (!cookies.IsValid(now_ns, from, *hello)) {
@@ -42,6 +48,10 @@ void Endpoint::State::HandleHello(int64_t now_ns, const Address& from, Bytes dat
       return;
     }
     retries.emplace_back(from, MakeRetry(*hello, cookies.Make(now_ns, from, hello->ephemeral)));
+    return;
+  }
+  if (is_from_elsewhere) {
+    RepeatAnswer(earlier, from);
     return;
   }
   // By all of it: one that was damaged on its way comes again whole.
@@ -63,6 +73,7 @@ void Endpoint::State::HandleHello(int64_t now_ns, const Address& from, Bytes dat
   }
   Connection* connection = Add(from, Connection::Stage::kAsked, now_ns + kHalfOpenNs);
   connection->hello = *hello;
+  connection->welcome_to = from;
   by_ephemeral[hello->ephemeral] = connection->id;
   ++half_open;
   joiners.Note(from, Joiner::Progress::kAsked);
@@ -81,13 +92,14 @@ size_t Endpoint::State::PollRetry(std::span<uint8_t> out, Address* to) {
   return size;
 }
 
-// A repeated HELLO gets the same answer, to the same address, while its sender may lack it. On a
-// connection that stands it has no effect.
+// A repeated HELLO gets the same answer while its sender may lack it, at the address from which it
+// has come this time. On a connection that stands it has no effect.
 void Endpoint::State::RepeatAnswer(Connection* connection, const Address& from) {
-  if (connection->stage == Connection::Stage::kUp || connection->peer != from) {
+  if (connection->stage == Connection::Stage::kUp) {
     ++connection->counters.drop_replayed;
     return;
   }
+  connection->welcome_to = from;
   connection->welcome_due = !connection->welcome.empty();
   Wake(connection);
 }

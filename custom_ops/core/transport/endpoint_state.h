@@ -42,6 +42,7 @@ struct Connection {
   std::optional<Responder> responder;  // kAsked
   HelloFields hello;                   // responder: what the joiner has sent
   std::vector<uint8_t> welcome;        // kWelcomed, kRefused
+  Address welcome_to;                  // who has sent the HELLO last, and received at it before
   bool welcome_due = false;
 
   LinkCounters counters;

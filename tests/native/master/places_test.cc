@@ -63,5 +63,27 @@ TEST(PlacesTest, AWorkerIsSoughtWhereItsLinkToTheMasterLeads) {
   EXPECT_EQ(place->parent_address.ip.back(), 2);
 }
 
+TEST(PlacesTest, SoAreThoseWhoseGradientsGoFromWorkerToWorker) {
+  Master master(3);
+  for (int32_t rank = 0; rank < 3; ++rank) Come(&master, static_cast<LinkId>(rank + 1), rank, 1);
+  master.links.peers[1].ip.back() = 2;
+  JointPlan plan;
+  plan.method.kind = STROM_SPARKNET;
+  plan.method.phases = plan.method.steps = plan.method.gradients = 1;
+  plan.ranges = {{0, static_cast<int64_t>(kLayout.size)}};
+  master.BeginAsChief(1, {kLayout, 0, "", plan});
+  for (LinkId link = 2; link <= 3; ++link) master.Say(link, Announce{kLayout, 0, "", plan});
+  for (LinkId link = 1; link <= 3; ++link) {
+    const std::vector<float> values(kLayout.size, 1);
+    master.SayBlob(link, EncodeBlob({BlobKind::kShard, 1, 0, 0, 1}, values, 16 * sizeof(float)));
+  }
+  const auto named = master.links.Last<Peers>(3);
+  ASSERT_TRUE(named);
+  ASSERT_EQ(named->peers.size(), 3u);
+  EXPECT_EQ(named->peers[0].address.ip.back(), 2);
+  EXPECT_EQ(named->peers[0].address.port, 4000);
+  EXPECT_EQ(named->peers[1].address.ip.back(), 1);
+}
+
 }  // namespace
 }  // namespace strom

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/transport/crypto.h"
+#include "core/transport/handshake.h"
 #include "core/transport/handshakes.h"
 #include "core/transport/packet.h"
 #include "sim/network.h"
@@ -503,6 +504,65 @@ TEST(Endpoint, AFloodOfHellosLeavesNothingBehind) {
   EXPECT_LE(master.counters().datagrams_sent - sent, 70);
   EXPECT_GT(master.counters().drop_over_limit, 9'000);
   EXPECT_EQ(Pair::Find(pair.master_events, LinkEvent::Type::kDown), nullptr);
+}
+
+// Who reads a HELLO can read the RETRY that answers it, and so have a cookie of its own for a copy.
+TEST(Endpoint, ACopyOfAHelloThatComesFirstKeepsItsSenderFromNothing) {
+  for (const int64_t delay_ns : {5 * kMillisecond, 150 * kMillisecond, 400 * kMillisecond}) {
+    SCOPED_TRACE(std::to_string(delay_ns / kMillisecond) + " ms to the master");
+    Pair pair(14, {.delay_ns = delay_ns});
+    pair.Start();
+    Network& network = pair.network;
+    const Host bystander = network.Add({});
+    network.SetPath(bystander, pair.master, {});
+    network.SetPath(pair.master, bystander, {});
+    std::vector<uint8_t> copy;
+    network.SetTap([&](Host from, Host to, Bytes datagram) {
+      const PacketType type = ParseHeader(datagram)->type;
+      if (from == pair.worker && type == PacketType::kHello && copy.empty()) {
+        copy.assign(datagram.begin(), datagram.end());
+        network.Inject(bystander, pair.master, copy);
+      } else if (to == bystander && type == PacketType::kRetry) {
+        PacketCipher::Keys keys;
+        const Bytes ephemeral = Bytes(copy).subspan(36, 32);
+        Hkdf({}, ephemeral, *Text("strom retry: key"), keys.key.bytes());
+        Hkdf({}, ephemeral, *Text("strom retry: initial nonce"), keys.initial.bytes());
+        std::vector<uint8_t> body(datagram.size());
+        ASSERT_TRUE(PacketCipher(Aead::Use::kOpen, keys)
+                        .Open(ParseHeader(datagram)->number, datagram, body.data()));
+        std::copy_n(body.begin(), kCookieBytes, copy.begin() + 20);
+        network.Inject(bystander, pair.master, copy);
+      }
+    });
+    ASSERT_TRUE(network.RunUntil(4 * kSecond, [&] { return pair.at_master != 0; }));
+    ASSERT_GE(pair.master_events.size(), 2u);
+    EXPECT_EQ(pair.master_events[0].type, LinkEvent::Type::kHello);
+    EXPECT_EQ(pair.master_events[1].type, LinkEvent::Type::kUp) << "one HELLO, one link";
+    Endpoint& master = network.endpoint(pair.master);
+    EXPECT_TRUE(network.RunUntil(4 * kSecond, [&] {
+      return master.PeerAddress(pair.at_master) == network.address(pair.worker);
+    }));
+    master.Send(network.now_ns(), pair.at_master, Channel::kControl, Text("down"));
+    network.endpoint(pair.worker)
+        .Send(network.now_ns(), pair.at_worker, Channel::kControl, Text("up"));
+    network.RunFor(4 * kSecond);
+    ASSERT_EQ(pair.master_events.size(), 3u);
+    EXPECT_EQ(Text(pair.master_events[2].payload), "up");
+    ASSERT_EQ(pair.worker_events.size(), 2u);
+    EXPECT_EQ(Text(pair.worker_events[1].payload), "down");
+  }
+}
+
+TEST(Endpoint, WhoMovesWhileItJoinsJoinsFromItsNewAddress) {
+  Pair pair(16, {.delay_ns = 5 * kMillisecond});
+  pair.Start();
+  pair.network.RunFor(12 * kMillisecond);  // HELLO, RETRY; HELLO with the cookie is on its way
+  ASSERT_TRUE(pair.master_events.empty());
+  pair.network.Move(pair.worker);
+  ASSERT_TRUE(pair.network.RunUntil(3 * kSecond, [&] { return pair.at_master != 0; }));
+  pair.network.RunFor(kSecond);
+  EXPECT_EQ(pair.network.endpoint(pair.master).PeerAddress(pair.at_master),
+            pair.network.address(pair.worker));
 }
 
 TEST(Endpoint, HalfOpenJoinsEndAfterThreeSeconds) {
