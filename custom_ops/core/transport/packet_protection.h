@@ -10,6 +10,7 @@
 #ifndef KERAS_STROM_CORE_TRANSPORT_PACKET_PROTECTION_H_
 #define KERAS_STROM_CORE_TRANSPORT_PACKET_PROTECTION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -26,13 +27,14 @@ struct ConnectionKeys {
   SecretKey receive;
 };
 
-// AES-GCM's limits under one key are far beyond it (RFC 9001, appendix B).
-inline constexpr uint64_t kPacketsPerPhase = uint64_t{1} << 27;
+// AES-GCM may seal 2^35 blocks of 16 bytes under one key (RFC 9001, appendix B.1.1): 2^28 packets
+// of 2048 bytes, but only a little more than 2^25 of 9000. Four phases stay below that, too.
+inline constexpr uint64_t kPacketsPerPhase = uint64_t{1} << 23;
 
 class PacketProtection {
  public:
-  // A peer that has not followed into a phase after so many packets never will.
-  static constexpr uint64_t kMostPacketsPerPhase = 8 * kPacketsPerPhase;
+  // However few packets a phase has: a peer may be slow to follow.
+  static constexpr uint64_t kLeastBeforeSpent = uint64_t{1} << 16;
 
   struct Options {
     uint64_t packets_per_phase = kPacketsPerPhase;
@@ -48,8 +50,11 @@ class PacketProtection {
 
   // Completes a datagram whose body stands in its place: header, encryption, tag.
   void Seal(PacketType type, uint32_t connection, std::span<uint8_t> datagram);
-  // True when nothing more may be sealed: the peer does not follow.
-  bool IsSpent() const { return sealed_ >= kMostPacketsPerPhase; }
+  // True when nothing more may be sealed: a peer that has not followed into a phase after so many
+  // packets never will.
+  bool IsSpent() const {
+    return sealed_ >= std::max(4 * options_.packets_per_phase, kLeastBeforeSpent);
+  }
 
   uint64_t send_phase() const { return send_phase_; }
 

@@ -170,6 +170,37 @@ TEST_F(ImpatientLinkTest, ASilenceOfHalfThatTimeIsMadeUpForInTheOtherHalf) {
   EXPECT_EQ(left_.state(), Link::State::kOpen);
 }
 
+class ShortPhasesLinkTest : public LinkTest {
+ protected:
+  ShortPhasesLinkTest() : LinkTest({.keys = {.packets_per_phase = 3}}) {}
+};
+
+// It goes on asking, and never says that it has the new keys.
+TEST_F(ShortPhasesLinkTest, ThatOfAPeerThatDoesNotFollowIntoNewKeysEnds) {
+  PacketProtection peer(Keys(2, 1), {});
+  const auto ask = [&] {
+    std::vector<uint8_t> probe(kMaxDatagramBytes);
+    const size_t size = WriteProbe({}, std::span(probe).subspan(kHeaderBytes));
+    probe.resize(kHeaderBytes + size + kTagBytes);
+    peer.Seal(PacketType::kProbe, 1, probe);
+    Give(&left_, {probe});
+  };
+  size_t sealed = 0;
+  while (sealed < 65'536) {
+    ASSERT_EQ(left_.state(), Link::State::kOpen) << "after " << sealed << " packets";
+    ask();
+    sealed += Take(&left_).size();
+  }
+  EXPECT_EQ(left_.key_phase(), 1u);
+  for (int i = 0; i < 8 && left_.state() == Link::State::kOpen; ++i) {
+    ask();
+    (void)Take(&left_);
+  }
+  EXPECT_EQ(left_.state(), Link::State::kOver);
+  EXPECT_EQ(notice_.code, Code::kCorrupt);
+  EXPECT_THAT(notice_.reason, testing::HasSubstr("does not follow into new keys"));
+}
+
 TEST_F(LinkTest, ReassemblyStaysUnderItsBoundWhenTheFirstPacketIsLost) {
   for (int i = 0; i < 12; ++i) {
     left_.Send(now_ns_, Channel::kUpdate, Filled(static_cast<size_t>(kMaxMessageBytes), 'm'));

@@ -108,6 +108,21 @@ TEST_F(KeyPhasesTest, RefuseNumbersFromBeyondTheEnd) {
   EXPECT_EQ(Open(&right_, Seal(&late)), Verdict::kMalformed);
 }
 
+// But not before 2^16 packets, however few a phase has.
+TEST(PacketProtection, IsSpentAfterFourPhasesThatThePeerDoesNotFollow) {
+  const struct {
+    uint64_t packets_per_phase, most;
+  } cases[] = {{3, 65'536}, {20'000, 80'000}};
+  for (const auto& c : cases) {
+    PacketProtection side(Keys(1, 2), {c.packets_per_phase, 0});
+    Datagram datagram(kHeaderBytes + 1 + kTagBytes);
+    for (uint64_t i = 0; i + 1 < c.most; ++i) side.Seal(PacketType::kData, 5, datagram);
+    EXPECT_FALSE(side.IsSpent());
+    side.Seal(PacketType::kData, 5, datagram);
+    EXPECT_TRUE(side.IsSpent());
+  }
+}
+
 class SpentKeys : public KeyPhasesTest {
  protected:
   SpentKeys() : KeyPhasesTest(kPacketsPerPhase, (uint64_t{1} << 31) - 4) {}
