@@ -186,6 +186,7 @@ TEST(Nodes, ADeathInAnyPhaseHoldsUpNobody) {
         Simulation simulation(options, scripts);
         simulation.Run();
         EXPECT_TRUE(simulation.violations().empty()) << Report(simulation);
+        EXPECT_LE(simulation.now_ns(), 8 * options.failure_timeout_ns);
         for (int rank = 0; rank < 3; ++rank) {
           EXPECT_EQ(simulation.worker(rank).state, rank == dying ? State::kDead : State::kFinished)
               << simulation.worker(rank).failure.message;
@@ -268,6 +269,9 @@ TEST(Nodes, AnInvalidUpdateIsNotRelayedAndClosesItsOriginInWords) {
     EXPECT_EQ(simulation.worker(2).state, State::kFinished) << simulation.worker(2).failure.message;
     EXPECT_THAT(simulation.worker(1).failure.message, HasSubstr("the master refuses worker 1's"));
     EXPECT_THAT(simulation.worker(1).failure.message, HasSubstr("an index beyond the layout"));
+    for (const MasterEvent& event : simulation.master_events()) {
+      EXPECT_TRUE(event.type != MasterEvent::Type::kLost || event.rank == 1) << event.text;
+    }
   }
 }
 
@@ -361,6 +365,7 @@ TEST(Tree, TheMasterSendsEachUpdateOnceToEachOfItsChildrenOnly) {
 }
 
 TEST(Tree, ADeathOfAnInnerNodeLosesNoLiveWorkersUpdates) {
+  int with_orphans = 0;
   for (uint64_t seed = 0; seed < 30; ++seed) {
     SimulationOptions options;
     options.seed = seed;
@@ -375,8 +380,13 @@ TEST(Tree, ADeathOfAnInnerNodeLosesNoLiveWorkersUpdates) {
       EXPECT_EQ(simulation.worker(rank).state, State::kFinished)
           << simulation.worker(rank).failure.message;
     }
+    const auto& events = simulation.master_events();
+    with_orphans += std::any_of(events.begin(), events.end(), [](const MasterEvent& event) {
+      return event.text.find("gets another parent") != std::string::npos;
+    });
     if (testing::Test::HasFailure()) return;
   }
+  EXPECT_GE(with_orphans, 15) << "of 30 in which somebody was below a worker that died";
 }
 
 }  // namespace

@@ -474,11 +474,12 @@ TEST_P(WireTest, EveryReplicaEndsWithTheMastersSet) {
   }
 }
 
+// The longest of these runs takes a little more than five failure timeouts.
 TEST_P(WireTest, AKilledWorkerHoldsUpNobody) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Wire wire(seed, GetParam(), RandomPlans(seed, /*deaths=*/true));
-    ASSERT_TRUE(wire.Run()) << "hangs: " << wire.master->StatusJson();
+    ASSERT_TRUE(wire.Run(8 * kFailureTimeoutNs)) << "hangs: " << wire.master->StatusJson();
     ExpectPromisesKept(wire);
     if (HasFailure()) return;
   }
