@@ -33,8 +33,44 @@ Application::Application(int32_t rank, const Script& script, int32_t max_stalene
       ledger_(ledger),
       random_(seed),
       hooks_(std::move(hooks)),
-      joint_(node, [this](int64_t steps) { ledger_->Give(record_.generation, steps); }) {
+      joint_(node, HooksOfJoint()) {
   record_.generation = first_generation - 1;
+}
+
+JointProgram::Hooks Application::HooksOfJoint() {
+  JointProgram::Hooks hooks;
+  hooks.on_given = [this](GivenModels::Given given) {
+    ledger_->Give(record_.generation, given.steps);
+    if (GivenModels* const models = Models()) models->Give(std::move(given));
+  };
+  hooks.on_asked = [this] {
+    if (GivenModels* const models = Models()) models->Ask(rank_);
+  };
+  const auto expect = [this](const std::string& wrong) {
+    if (!wrong.empty()) hooks_.on_violation(wrong);
+  };
+  hooks.on_taken = [this, expect](const std::vector<float>& values) {
+    if (GivenModels* const models = Models()) expect(models->Take(rank_, values));
+  };
+  hooks.on_target = [this, expect](int32_t shard, uint64_t tick, const std::vector<float>& values) {
+    if (GivenModels* const models = Models()) {
+      expect(models->TakeTarget(rank_, shard, tick, values));
+    }
+  };
+  return hooks;
+}
+
+void Application::CheckEndOfModels(const std::vector<float>& parameters) {
+  GivenModels* const models = Models();
+  if (models == nullptr) return;
+  std::vector<float> joint;
+  Gather(script_.plan, parameters, &joint);
+  const std::string wrong = models->End(joint);
+  if (!wrong.empty()) hooks_.on_violation(wrong);
+}
+
+GivenModels* Application::Models() {
+  return ledger_->Models(script_.plan, record_.generation, node_->master_epoch());
 }
 
 void Application::Act(int64_t now_ns) {
@@ -117,6 +153,7 @@ void Application::HandleEvent(int64_t now_ns, WorkerEvent event) {
       return node_->SendState(now_ns, {script_.state}, ValuesAtEnd());
     case WorkerEvent::Type::kResult: {
       hooks_.on_result(*event.parameters);
+      CheckEndOfModels(*event.parameters);
       record_.parameters = *event.parameters;
       record_.started = false;  // from here on they are the master's
       const uint64_t hash =
@@ -185,6 +222,7 @@ void Application::Started(int64_t now_ns, const WorkerEvent& event) {
       hooks_.on_violation("starts with other values than the others");
     }
   }
+  if (GivenModels* const models = Models()) models->Join(rank_, event.beginning.late);
   if (event.beginning.late) return node_->AskDonation(now_ns);
   record_.state = ApplicationRecord::State::kTraining;
   next_action_ns_ = now_ns + random_.Between(0, script_.think_ns);

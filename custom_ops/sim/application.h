@@ -142,6 +142,9 @@ class Application {
   std::vector<float> DrawGradient();
   void TrainStepByGradient(int64_t now_ns);
   void EndStepByGradient(int64_t now_ns);
+  JointProgram::Hooks HooksOfJoint();
+  GivenModels* Models();
+  void CheckEndOfModels(const std::vector<float>& parameters);
   void NoteRound();
   void LookAtRound(bool ends);
   Buffer StateToGive() const;

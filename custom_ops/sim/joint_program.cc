@@ -6,6 +6,7 @@ namespace strom {
 
 void JointProgram::Begin(const JointPlan& plan, int32_t rank, int32_t workers) {
   plan_ = plan;
+  rank_ = rank;
   joint_ = nullptr;
   waits_ = steps_ = false;
   // It owns the local model, so that this is no owner.
@@ -98,12 +99,22 @@ void JointProgram::Finish(int64_t now_ns, int64_t iteration, const std::vector<f
 
 JointOrders JointProgram::TakeOrders() {
   if (!std::exchange(steps_, true)) node_->BeginStepping(now_ns_);
-  return node_->TakeJointOrders();
+  JointOrders orders = node_->TakeJointOrders();
+  for (const JointOrders::Target& target : orders.targets) {
+    hooks_.on_target(target.shard, orders.round, *target.values);
+  }
+  return orders;
+}
+
+JointValues JointProgram::TakeJoint() {
+  JointValues taken = std::exchange(joint_, nullptr);
+  if (taken && !plan_.IsOfGradients()) hooks_.on_taken(*taken);
+  return taken;
 }
 
 void JointProgram::Give(uint64_t mark, int64_t iteration, int64_t steps,
                         std::vector<float> values) {
-  on_given_(steps);
+  hooks_.on_given({now_ns_, rank_, mark, steps, values});
   node_->GiveToJoint(now_ns_, mark, iteration, steps, std::move(values));
 }
 
@@ -112,10 +123,13 @@ void JointProgram::BeginGradient(int64_t iteration, GrowingGradient values) {
 }
 
 void JointProgram::EndGradient(int64_t iteration, GrowingGradient values) {
-  on_given_(1);
+  hooks_.on_given({now_ns_, rank_, 0, 1, {}});
   node_->EndGradient(now_ns_, iteration, std::move(values));
 }
 
-void JointProgram::AskJoint() { node_->AskJoint(now_ns_); }
+void JointProgram::AskJoint() {
+  hooks_.on_asked();
+  node_->AskJoint(now_ns_);
+}
 
 }  // namespace strom

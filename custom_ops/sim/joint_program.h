@@ -13,14 +13,23 @@
 #include "core/joint/joint_plan.h"
 #include "core/joint/local_model.h"
 #include "core/worker/worker_node.h"
+#include "sim/given_models.h"
 
 namespace strom {
 
 class JointProgram final : public JointExchange {
  public:
-  // `node` outlives it. `on_given` hears of the steps behind each snapshot.
-  JointProgram(WorkerNode* node, std::function<void(int64_t steps)> on_given)
-      : node_(node), on_given_(std::move(on_given)) {}
+  // What those who judge are told.
+  struct Hooks {
+    // A snapshot, with so many steps behind it, or a gradient, which has no values here.
+    std::function<void(GivenModels::Given given)> on_given;
+    std::function<void()> on_asked;
+    std::function<void(const std::vector<float>& values)> on_taken;
+    std::function<void(int32_t shard, uint64_t tick, const std::vector<float>& values)> on_target;
+  };
+
+  // `node` outlives it.
+  JointProgram(WorkerNode* node, Hooks hooks) : node_(node), hooks_(std::move(hooks)) {}
 
   // A generation begins, of `workers`.
   void Begin(const JointPlan& plan, int32_t rank, int32_t workers);
@@ -50,20 +59,21 @@ class JointProgram final : public JointExchange {
   void EndGradient(int64_t iteration, GrowingGradient values) override;
   void AskJoint() override;
   void AwaitJoint(int64_t, std::function<void(Status)>) override {}  // Continue looks
-  JointValues TakeJoint() override { return std::exchange(joint_, nullptr); }
+  JointValues TakeJoint() override;
 
  private:
   void TakeGradient(int64_t now_ns, std::vector<float>* x);
   std::vector<LocalPiece> Pieces(std::vector<float>* x) const;
 
   WorkerNode* const node_;
-  const std::function<void(int64_t steps)> on_given_;
+  const Hooks hooks_;
   JointPlan plan_;
   LocalModel local_;
   JointValues joint_;
   std::vector<float> mean_;
   bool waits_ = false;
   bool steps_ = false;
+  int32_t rank_ = 0;
   Status failure_;
   int64_t now_ns_ = 0;
 };

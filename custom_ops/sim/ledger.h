@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "core/base/types.h"
 #include "sim/given_gradients.h"
+#include "sim/given_models.h"
 
 namespace strom {
 
@@ -71,6 +74,13 @@ class Ledger {
   }
 
   GivenGradients& gradients() { return gradients_; }
+  // What has been given to the joint model of a generation that has started, at the master of this
+  // epoch; null where there is none. The last few are kept.
+  GivenModels* Models(const JointPlan& plan, uint64_t generation, uint64_t epoch);
+  StruckRanks& struck() { return struck_; }
+  // So many values of joint models were looked at so far, and so many could not be.
+  int64_t checked_models() const;
+  int64_t unchecked_models() const;
 
   // The last counter of each origin so far.
   const VersionVector& submitted() const { return submitted_; }
@@ -105,6 +115,9 @@ class Ledger {
   std::map<uint64_t, Origin> origins_;
   VersionVector submitted_;
   GivenGradients gradients_;
+  StruckRanks struck_;
+  std::map<std::pair<uint64_t, uint64_t>, std::unique_ptr<GivenModels>> models_;
+  int64_t checked_models_ = 0, unchecked_models_ = 0;  // of those that are not kept
   std::map<uint64_t, std::vector<float>> initial_;
   std::map<uint64_t, int64_t> given_;
   struct Rounds {  // so many

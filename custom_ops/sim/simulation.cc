@@ -359,8 +359,7 @@ void Simulation::ScheduleFaults() {
       for (const int32_t rank : fault.ranks) ++struck_[rank];
       At(network_->now_ns() + fault.for_ns, [this, fault] {
         End(fault);
-        --disturbances_;
-        quiet_since_ns_ = network_->now_ns();
+        EndDisturbance();
         for (const int32_t rank : fault.ranks) {
           --struck_[rank];
           struck_until_ns_[rank] = network_->now_ns();
@@ -424,6 +423,11 @@ void Simulation::End(const Fault& fault) {
   }
 }
 
+void Simulation::EndDisturbance() {
+  quiet_since_ns_ = network_->now_ns();
+  if (--disturbances_ == 0) ledger_.struck().Calm();
+}
+
 void Simulation::SetReachable(const std::vector<int32_t>& ranks, bool reachable) {
   for (const int32_t rank : ranks) {
     for (int32_t other = kMasterRank; other < size(); ++other) {
@@ -458,7 +462,9 @@ void Simulation::SetPathsOf(const std::vector<int32_t>& ranks, const PathOptions
 // Of what it gives in a round something may be left out from here on; at a lost master anybody's.
 void Simulation::Strike(int32_t rank) {
   for (int32_t one = 0; one < size(); ++one) {
-    if (one == rank || rank == kMasterRank) ledger_.gradients().Strike(one);
+    if (one != rank && rank != kMasterRank) continue;
+    ledger_.gradients().Strike(one);
+    ledger_.struck().Strike(one);
   }
 }
 
@@ -526,8 +532,7 @@ void Simulation::CutOff(int32_t rank) {
   At(network_->now_ns() + network_->random().Between(1, 2 * options_.failure_timeout_ns),
      [this, rank] {
        SetReachable({rank}, true);
-       --disturbances_;
-       quiet_since_ns_ = network_->now_ns();
+       EndDisturbance();
      });
 }
 

@@ -111,6 +111,7 @@ class Simulation {
   int interrupted_pieces() const;
   int asked_again() const;
   int64_t rejoined() const { return rejoined_; }  // in a generation that ran
+  const Ledger& ledger() const { return ledger_; }
 
  private:
   struct Process;
@@ -126,6 +127,7 @@ class Simulation {
   void ScheduleFaults();
   void Begin(const Fault& fault);
   void End(const Fault& fault);
+  void EndDisturbance();
   void SetReachable(const std::vector<int32_t>& ranks, bool reachable);
   void SetHeard(const Fault& fault, bool heard);
   void SetPathsOf(const std::vector<int32_t>& ranks, const PathOptions& paths);

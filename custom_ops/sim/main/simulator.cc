@@ -107,15 +107,23 @@ const char* NameOf(SimulatedLinks links) {
   return links == SimulatedLinks::kMemory ? "memory" : "datagrams";
 }
 
+// What jobs were looked at for.
+struct Looks {
+  int64_t ticks = 0;
+  int64_t models = 0, unknown_models = 0;  // that were installed; of which too little is known
+};
+
 // Runs one job; true where every promise was kept.
-bool RunJob(const Job& job, bool verbose, int64_t* ticks) {
+bool RunJob(const Job& job, bool verbose, Looks* looks) {
   if (verbose) std::printf("%s", DescribeJob(job).c_str());
   Simulation simulation(job);
   if (verbose) {
     simulation.SetLog([](const std::string& line) { std::printf("%s\n", line.c_str()); });
   }
   simulation.Run();
-  *ticks += simulation.ticks();
+  looks->ticks += simulation.ticks();
+  looks->models += simulation.ledger().checked_models();
+  looks->unknown_models += simulation.ledger().unchecked_models();
   if (simulation.violations().empty()) return true;
   std::printf("%s: %s\n", NameOf(job.options.links), simulation.violations().front().c_str());
   return false;
@@ -147,7 +155,8 @@ int Main(const Arguments& arguments) {
   std::vector<SimulatedLinks> speeds;
   if (arguments.memory) speeds.push_back(SimulatedLinks::kMemory);
   if (arguments.datagrams) speeds.push_back(SimulatedLinks::kDatagrams);
-  int64_t ticks = 0, runs = 0, broken = 0;
+  int64_t runs = 0, broken = 0;
+  Looks looks;
   const auto started = std::chrono::steady_clock::now();
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
@@ -172,14 +181,17 @@ int Main(const Arguments& arguments) {
       if (arguments.joint) jobs.push_back(DrawJobWithJointModelAndMasters(seed, links));
       for (const Job& job : jobs) {
         ++runs;
-        broken += RunJob(job, arguments.verbose.has_value(), &ticks) ? 0 : 1;
+        broken += RunJob(job, arguments.verbose.has_value(), &looks) ? 0 : 1;
       }
     }
     if (arguments.expect_violation && broken > 0) break;
     std::fflush(stdout);
   }
-  std::printf("%lld runs, %lld broken, %lld ticks, %.1f s\n", static_cast<long long>(runs),
-              static_cast<long long>(broken), static_cast<long long>(ticks), seconds());
+  std::printf(
+      "%lld runs, %lld broken, %lld ticks, %lld joint models checked and %lld not, %.1f s\n",
+      static_cast<long long>(runs), static_cast<long long>(broken),
+      static_cast<long long>(looks.ticks), static_cast<long long>(looks.models),
+      static_cast<long long>(looks.unknown_models), seconds());
   return (broken > 0) == arguments.expect_violation ? 0 : 1;
 }
 

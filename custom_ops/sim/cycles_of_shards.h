@@ -1,0 +1,92 @@
+// The truth that MPCA's joint model is judged by: x~ and v~ of each shard, cycle by cycle, as they
+// follow from what workers have given (core/joint/joint_model.h), within rounding, for sums are
+// made as snapshots come.
+//
+// - A target that a worker installs follows by one or two cycles from the one known last, or is one
+//   that others have had, or the one between; never one before what this worker has had itself.
+// - A snapshot is in no more than one cycle: that of the tick which has asked for it, or a later
+//   one. That of a worker which trains on and which no fault has struck is in the tick's own cycle
+//   if it was given soon after the first for this tick, else in the next that begins well after it.
+// - It is weighed by the steps behind it, or where the method says so counts once.
+//
+// Models of several parts are not judged, nor what the generation ends with, nor anything under
+// another master, which has no v~.
+#ifndef KERAS_STROM_SIM_CYCLES_OF_SHARDS_H_
+#define KERAS_STROM_SIM_CYCLES_OF_SHARDS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/given_models.h"
+
+namespace strom {
+
+class CyclesOfShards final : public GivenModels {
+ public:
+  CyclesOfShards(const JointPlan& plan, std::optional<std::vector<float>> start,
+                 StruckRanks* struck);
+
+  void Join(int32_t rank, bool late) override;
+  std::string Take(int32_t rank, std::span<const float> values) override;
+  std::string TakeTarget(int32_t rank, int32_t shard, uint64_t tick,
+                         std::span<const float> values) override;
+  std::string End(std::span<const float> values) override;
+
+ protected:
+  void Note(Given given) override;
+
+ private:
+  struct Snapshot {
+    int32_t rank = 0;
+    std::optional<int64_t> tick;  // that has asked for it; a last snapshot has none
+    int64_t given_ns = 0;
+    double weight = 0;
+    std::vector<float> values;
+    std::optional<int64_t> calm_since;
+  };
+  struct Shard {
+    ElementRange range;
+    bool is_known = false;
+    std::vector<float> joint, trajectory;
+    int64_t cycles = 0;     // that have changed it
+    int64_t last_tick = 0;  // that has asked for what is in it
+    double gamma = 0;       // of its target
+    std::vector<Snapshot> pending;
+    std::map<int64_t, int64_t> asked_ns;  // by tick: when the first has given for it
+    std::map<uint64_t, int64_t> targets;  // those that were installed, by hash, in order
+    // ... and of cycles between them, of which nobody has installed the target yet.
+    std::map<int64_t, std::vector<double>> unseen;
+    std::map<int32_t, int64_t> had;  // the latest of them, by rank
+  };
+  // Of each snapshot that is pending, the cycle that it is in, from 0 on; -1 = none.
+  using Assignment = std::vector<int64_t>;
+  struct Element {
+    double joint = 0, trajectory = 0;
+  };
+
+  double WeightOf(int64_t steps) const;
+  double Ramp(int64_t cycles) const;
+  Element Advance(const Shard& shard, const Assignment& assignment, int64_t cycles, size_t element,
+                  double* gamma) const;
+  bool Fits(const Shard& shard, const Assignment& assignment, int64_t cycles, bool is_target,
+            std::span<const float> values) const;
+  Assignment Allowed(const Shard& shard, const Snapshot& snapshot,
+                     std::span<const int64_t> ticks) const;
+  std::optional<bool> Explain(Shard* shard, std::span<const int64_t> ticks, bool is_target,
+                              std::span<const float> values);
+  void NoteUnseen(Shard* shard, const Assignment& assignment, int64_t cycles);
+  static std::optional<int64_t> Find(Shard* shard, std::span<const float> values);
+  void Install(Shard* shard, const Assignment& assignment, int64_t cycles);
+
+  std::vector<Shard> shards_;
+  std::set<int32_t> ended_;  // ranks that have given their last snapshots
+};
+
+}  // namespace strom
+
+#endif  // KERAS_STROM_SIM_CYCLES_OF_SHARDS_H_
