@@ -17,7 +17,11 @@ constexpr int64_t kOnTimeNs = 300 * kMillisecond;
 // Where snapshots may be in cycles in more ways than that, nobody tries them.
 constexpr double kMostAssignments = 100'000;
 // So many cycles may be over of which nobody has installed the target.
-constexpr int64_t kMostUnseen = 1;
+constexpr int64_t kMostUnseen = 4;
+// So many may be made of last snapshots alone.
+constexpr int64_t kMostUnasked = 2;
+// Of the cycle that ends the generation.
+constexpr int64_t kEnd = INT64_MAX;
 // What has been given so long ago comes no more.
 constexpr int64_t kComesNoMoreNs = 8'000 * kMillisecond;
 constexpr double kRelativeTolerance = 1e-4;
@@ -138,7 +142,9 @@ CyclesOfShards::Assignment CyclesOfShards::Allowed(const Shard& shard, const Sna
     if (next != shard.asked_ns.end() && snapshot.given_ns > next->second) continue;
     allowed.push_back(static_cast<int64_t>(cycle));
     const auto asked = shard.asked_ns.find(ticks[cycle]);
-    if (asked == shard.asked_ns.end() || struck_->Has(snapshot.rank)) continue;
+    if (struck_->Has(snapshot.rank)) continue;
+    if (ticks[cycle] == kEnd) return allowed;
+    if (asked == shard.asked_ns.end()) continue;
     // Nobody waits for one that comes late or has ended; what it has given is there if it was given
     // well before.
     const bool is_awaited = snapshot.tick == ticks[cycle] && !ended_.contains(snapshot.rank);
@@ -265,7 +271,37 @@ std::string CyclesOfShards::TakeTarget(int32_t rank, int32_t number, uint64_t ti
   return "";
 }
 
-// The last cycles' targets nobody may have installed.
-std::string CyclesOfShards::End(std::span<const float> /*values*/) { return ++unchecked_, ""; }
+// The last cycles' targets nobody may have installed, and the last one of them may not have been
+// made apart from the end.
+std::string CyclesOfShards::End(std::span<const float> values) {
+  const uint64_t hash = Hash(AsBytes(values));
+  if (std::exchange(end_, hash) == hash) return "";
+  for (Shard& shard : shards_) {
+    if (!shard.is_known) {
+      ++unchecked_;
+      continue;
+    }
+    std::vector<int64_t> ticks;
+    const auto after = shard.asked_ns.upper_bound(shard.last_tick);
+    for (auto at = after; at != shard.asked_ns.end(); ++at) ticks.push_back(at->first);
+    const std::span<const float> of_shard = values.subspan(static_cast<size_t>(shard.range.offset),
+                                                           static_cast<size_t>(shard.range.size));
+    std::optional<bool> fits = false;
+    for (int64_t more = -1; more <= kMostUnasked && fits == false; ++more) {
+      if (more < 0 && ticks.empty()) continue;
+      std::vector<int64_t> of_all = ticks;
+      if (more < 0) of_all.pop_back();
+      for (int64_t i = 0; i < more; ++i) of_all.push_back(kEnd - 1);
+      of_all.push_back(kEnd);
+      fits = Explain(&shard, of_all, false, of_shard);
+    }
+    ++(fits ? checked_ : unchecked_);
+    if (fits == false) {
+      return "has an x~ at the end that the " + std::to_string(shard.pending.size()) +
+             " last snapshots which were given do not make";
+    }
+  }
+  return "";
+}
 
 }  // namespace strom

@@ -2,15 +2,15 @@
 // follow from what workers have given (core/joint/joint_model.h), within rounding, for sums are
 // made as snapshots come.
 //
-// - A target that a worker installs follows by one or two cycles from the one known last, or is one
-//   that others have had, or the one between; never one before what this worker has had itself.
+// - A target that a worker installs follows by a few cycles from the one known last, or is one that
+//   others have had, or one between; never one before what this worker has had itself.
 // - A snapshot is in no more than one cycle: that of the tick which has asked for it, or a later
 //   one. That of a worker which trains on and which no fault has struck is in the tick's own cycle
 //   if it was given soon after the first for this tick, else in the next that begins well after it.
 // - It is weighed by the steps behind it, or where the method says so counts once.
+// - The generation ends with what all snapshots of those whom no fault has struck make of x~.
 //
-// Models of several parts are not judged, nor what the generation ends with, nor anything under
-// another master, which has no v~.
+// Models of several parts are not judged, nor anything under another master, which has no v~.
 #ifndef KERAS_STROM_SIM_CYCLES_OF_SHARDS_H_
 #define KERAS_STROM_SIM_CYCLES_OF_SHARDS_H_
 
@@ -84,7 +84,8 @@ class CyclesOfShards final : public GivenModels {
   void Install(Shard* shard, const Assignment& assignment, int64_t cycles);
 
   std::vector<Shard> shards_;
-  std::set<int32_t> ended_;  // ranks that have given their last snapshots
+  std::optional<uint64_t> end_;  // the hash of what was looked at
+  std::set<int32_t> ended_;      // ranks that have given their last snapshots
 };
 
 }  // namespace strom
