@@ -241,11 +241,11 @@ Status WorkerAgent::AwaitAcknowledged(int64_t timeout_ns) {
 Status WorkerAgent::Drain(int64_t timeout_ns) {
   loop_.Run([this](int64_t) {
     std::lock_guard<std::mutex> lock(mutex_);
-    round_bytes_ = node_.RoundBytes();
+    given_bytes_ = node_.GivenBytes();
   });
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    const auto is_held = [&] { return held_ >= counter_ && round_bytes_ == 0; };
+    const auto is_held = [&] { return held_ >= counter_ && given_bytes_ == 0; };
     if (!WaitUntil(lock, timeout_ns, [&] { return is_held() || !failure_.ok(); })) {
       return {Code::kTimeout, RanOut(timeout_ns, "the others to take over what it has made")};
     }
@@ -495,7 +495,7 @@ void WorkerAgent::Publish(int64_t now_ns) {
     TakeJointFromNode();
     outgoing_bytes_ = node_.OutgoingBytes();
     held_ = node_.LastHeld();
-    round_bytes_ = node_.RoundBytes();
+    given_bytes_ = node_.GivenBytes();
     released_ = node_.ReleasedSteps();
     donation_wanted_.store(node_.DonationWanted(), std::memory_order_relaxed);
     missing_workers_.store(node_.missing_workers(), std::memory_order_relaxed);

@@ -83,7 +83,8 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   Status AwaitReceived(int64_t timeout_ns);
   // Waits until the master has acknowledged every update that was submitted before.
   Status AwaitAcknowledged(int64_t timeout_ns);
-  // Waits until the master holds every update that was submitted before, then leaves in order
+  // Waits until the master holds every update that was submitted before, and all that was given to
+  // a joint model or in a round of gradients has been acknowledged, then leaves in order
   // (kDrained) and ends as Close does. After a timeout it goes on as before.
   Status Drain(int64_t timeout_ns);
   // Says goodbye and ends the I/O thread; every later call fails with kClosed. Not for the I/O
@@ -164,7 +165,7 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   bool has_one_state_ = false;   // of its method: who has another than the chief may ask
   int64_t outgoing_bytes_ = 0;
   uint64_t held_ = 0;        // the last own update that the master is known to hold
-  int64_t round_bytes_ = 0;  // of rounds of gradients, that are not acknowledged
+  int64_t given_bytes_ = 0;  // to a joint model, that are not acknowledged
   int64_t released_ = 0;
   Inbox inbox_;
   std::vector<WorkerEvent> answers_;

@@ -385,7 +385,9 @@ bool Application::IsReleased() const {
 void Application::HandOver(int64_t now_ns) {
   next_action_ns_ = kNever;
   uint64_t last = CounterOf(ledger_->submitted(), record_.origin);
-  const int64_t parts = record_.step == 0 ? 0 : random_.Between(1, 3);
+  // The joint model has what it has given.
+  const bool has_nothing = record_.step == 0 || script_.plan.IsJoint();
+  const int64_t parts = has_nothing ? 0 : random_.Between(1, 3);
   for (int64_t part = 0; part < parts; ++part) {
     std::vector<uint8_t> update = ListCodec::Write(
         {{static_cast<uint32_t>(random_.Below(script_.trained.value_or(script_.layout_size))),
@@ -402,8 +404,9 @@ void Application::HandOver(int64_t now_ns) {
 }
 
 void Application::LeaveOnceHeld(int64_t now_ns) {
-  if (node_->LastHeld() < *handed_over_) return;
+  if (node_->LastHeld() < *handed_over_ || node_->GivenBytes() > 0) return;
   hooks_.on_drained();
+  if (GivenModels* const models = Models()) models->Drain(rank_);
   record_.state = ApplicationRecord::State::kDrained;
   next_action_ns_ = kNever;
   node_->Leave(now_ns, std::string(kDrained));

@@ -58,6 +58,12 @@ void CyclesOfShards::Join(int32_t rank, bool late) {
   ended_.erase(rank);
 }
 
+void CyclesOfShards::Drain(int32_t rank) {
+  for (Shard& shard : shards_) {
+    for (Snapshot& snapshot : shard.pending) snapshot.is_held |= snapshot.rank == rank;
+  }
+}
+
 // (9)
 double CyclesOfShards::WeightOf(int64_t steps) const {
   if (plan_.method.weighted != 0) return static_cast<double>(steps);
@@ -73,7 +79,8 @@ void CyclesOfShards::Note(Given given) {
                     given.now_ns,
                     WeightOf(given.steps),
                     std::move(given.values),
-                    struck_->CalmSince(given.rank)};
+                    struck_->CalmSince(given.rank),
+                    false};
   if (is_last) {
     ended_.insert(given.rank);
   } else {
@@ -83,7 +90,7 @@ void CyclesOfShards::Note(Given given) {
   std::erase_if(shard.pending, [&](const Snapshot& earlier) {
     return earlier.given_ns < given.now_ns - kComesNoMoreNs && struck_->Has(earlier.rank);
   });
-  if (snapshot.weight > 0) shard.pending.push_back(std::move(snapshot));
+  if (snapshot.weight > 0 && shard.is_known) shard.pending.push_back(std::move(snapshot));
 }
 
 std::string CyclesOfShards::Take(int32_t /*rank*/, std::span<const float> /*values*/) {
@@ -142,12 +149,13 @@ CyclesOfShards::Assignment CyclesOfShards::Allowed(const Shard& shard, const Sna
     if (next != shard.asked_ns.end() && snapshot.given_ns > next->second) continue;
     allowed.push_back(static_cast<int64_t>(cycle));
     const auto asked = shard.asked_ns.find(ticks[cycle]);
-    if (struck_->Has(snapshot.rank)) continue;
+    if (struck_->Has(snapshot.rank) && !snapshot.is_held) continue;
     if (ticks[cycle] == kEnd) return allowed;
     if (asked == shard.asked_ns.end()) continue;
     // Nobody waits for one that comes late or has ended; what it has given is there if it was given
     // well before.
-    const bool is_awaited = snapshot.tick == ticks[cycle] && !ended_.contains(snapshot.rank);
+    const bool is_awaited =
+        snapshot.tick == ticks[cycle] && !snapshot.is_held && !ended_.contains(snapshot.rank);
     const int64_t patience_ns = is_awaited ? kOnTimeNs : -kOnTimeNs;
     if (snapshot.given_ns <= asked->second + patience_ns) return allowed;
   }
@@ -296,6 +304,7 @@ std::string CyclesOfShards::End(std::span<const float> values) {
       fits = Explain(&shard, of_all, false, of_shard);
     }
     ++(fits ? checked_ : unchecked_);
+    shard.is_known = false;  // Who has stood still may install an old target yet.
     if (fits == false) {
       return "has an x~ at the end that the " + std::to_string(shard.pending.size()) +
              " last snapshots which were given do not make";

@@ -8,7 +8,8 @@
 //   one. That of a worker which trains on and which no fault has struck is in the tick's own cycle
 //   if it was given soon after the first for this tick, else in the next that begins well after it.
 // - It is weighed by the steps behind it, or where the method says so counts once.
-// - The generation ends with what all snapshots of those whom no fault has struck make of x~.
+// - The generation ends with what all snapshots of those whom no fault has struck, or who have
+//   drained, make of x~.
 //
 // Models of several parts are not judged, nor anything under another master, which has no v~.
 #ifndef KERAS_STROM_SIM_CYCLES_OF_SHARDS_H_
@@ -32,6 +33,7 @@ class CyclesOfShards final : public GivenModels {
                  StruckRanks* struck);
 
   void Join(int32_t rank, bool late) override;
+  void Drain(int32_t rank) override;
   std::string Take(int32_t rank, std::span<const float> values) override;
   std::string TakeTarget(int32_t rank, int32_t shard, uint64_t tick,
                          std::span<const float> values) override;
@@ -48,6 +50,7 @@ class CyclesOfShards final : public GivenModels {
     double weight = 0;
     std::vector<float> values;
     std::optional<int64_t> calm_since;
+    bool is_held = false;  // its worker has left once the master had it
   };
   struct Shard {
     ElementRange range;

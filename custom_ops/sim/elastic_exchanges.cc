@@ -89,9 +89,18 @@ void ElasticExchanges::Join(int32_t rank, bool /*late*/) {
 }
 
 void ElasticExchanges::Note(Given given) {
+  if (plan_.size() > kPartElements) return;  // it would be much, and is not judged
   const bool is_last = given.mark >= kFirstLastMark;
   given_lasts_ += is_last ? 1 : 0;
-  given_.push_back({given.rank, attempts_[given.rank], is_last, std::move(given.values)});
+  const bool moves = is_last ? plan_.method.alpha > 0 : Norm(given.values) > 0;
+  given_.push_back(
+      {given.rank, attempts_[given.rank], is_last, moves, false, std::move(given.values)});
+}
+
+void ElasticExchanges::Drain(int32_t rank) {
+  for (Thing& thing : given_) {
+    thing.is_held |= thing.rank == rank && thing.attempt == attempts_[rank];
+  }
 }
 
 void ElasticExchanges::Ask(int32_t rank) {
@@ -114,9 +123,7 @@ bool ElasticExchanges::CanRead() const {
 ElasticExchanges::Numbers ElasticExchanges::Candidates(const Answer& before) const {
   Numbers numbers;
   for (size_t number = 0; number < given_.size(); ++number) {
-    const bool moves =
-        given_[number].is_last ? plan_.method.alpha > 0 : Norm(given_[number].values) > 0;
-    if (moves && !before.contains.contains(number)) numbers.insert(number);
+    if (given_[number].moves && !before.contains.contains(number)) numbers.insert(number);
   }
   return numbers;
 }
@@ -230,7 +237,8 @@ std::string ElasticExchanges::End(std::span<const float> values) {
   ++checked_;
   if (!wrong->empty()) return "at the end " + *wrong;
   for (const size_t number : Candidates(answer)) {
-    if (number < first_certain_ || struck_->Has(given_[number].rank)) continue;
+    const Thing& thing = given_[number];
+    if (number < first_certain_ || (struck_->Has(thing.rank) && !thing.is_held)) continue;
     return "has an x~ at the end that lacks " + Name(number);
   }
   return "";

@@ -6,7 +6,7 @@
 // - It contains all that anybody had got by the time at which it asked.
 // - Any two that workers have got are one after the other: one contains all that the other does.
 // - The generation ends with all differences and all last snapshots of those whom no fault has
-//   struck, and with any of the others'.
+//   struck or who have drained, and with any of the others'.
 //
 // What is in an x~ is what solves the sum by least squares: of many elements and few things given
 // there is one solution, and a difference that counts twice has a 2 in it. After m snapshots that
@@ -35,6 +35,7 @@ class ElasticExchanges final : public GivenModels {
                    StruckRanks* struck);
 
   void Join(int32_t rank, bool late) override;
+  void Drain(int32_t rank) override;
   void Ask(int32_t rank) override;
   std::string Take(int32_t rank, std::span<const float> values) override;
   std::string End(std::span<const float> values) override;
@@ -48,6 +49,8 @@ class ElasticExchanges final : public GivenModels {
     int32_t rank = 0;
     int32_t attempt = 0;   // processes of this rank so far
     bool is_last = false;  // a last snapshot, else a difference
+    bool moves = false;    // x~
+    bool is_held = false;  // its worker has left once the master had it
     std::vector<float> values;
   };
   struct Answer {

@@ -88,6 +88,8 @@ class GivenModels {
     if (given.mark >= kFirstLastMark) lasts_.push_back(given);
     Note(std::move(given));
   }
+  // It leaves, and all that it has given is with the master.
+  virtual void Drain(int32_t /*rank*/) {}
   // EASGD: it asks for the joint model.
   virtual void Ask(int32_t /*rank*/) {}
   // It installs the joint model, or the mean, for which it has asked or given. What is wrong with

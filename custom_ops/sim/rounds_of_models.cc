@@ -122,7 +122,10 @@ std::string RoundsOfModels::Take(int32_t rank, std::span<const float> values) {
     const int64_t unchecked = unchecked_;
     wrong = Match(round + (IsSparkNet() ? 1 : 0), values);
     if (wrong.empty()) {
-      if (unchecked == unchecked_) struck_->Heal(rank, trainer.calm_since);
+      // The first may have come to it when the round was over, or had begun without it.
+      const bool is_second = trainer.calm_since && trainer.well_since == trainer.calm_since;
+      trainer.well_since = trainer.calm_since;
+      if (is_second && unchecked == unchecked_) struck_->Heal(rank, trainer.calm_since);
       trainer.next_round = round + 1;
       return "";
     }

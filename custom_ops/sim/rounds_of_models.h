@@ -48,7 +48,8 @@ class RoundsOfModels final : public GivenModels {
     // Of what it has given last: its round, unless it has not heard of any by then.
     std::optional<uint64_t> round;
     std::optional<int64_t> calm_since;
-    uint64_t next_round = 0;  // the first that it has not got
+    std::optional<int64_t> well_since;  // the same of what it has got last
+    uint64_t next_round = 0;            // the first that it has not got
   };
   struct Round {
     std::map<int32_t, std::vector<Snapshot>> by_rank;

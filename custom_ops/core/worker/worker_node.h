@@ -137,8 +137,9 @@ class WorkerNode {
 
   // Whether it is a link to another worker of the same rounds, and so none of the tree's.
   bool IsToPeer(LinkId link) const;
-  // Bytes of rounds of gradients that other workers, or the master, have not acknowledged.
-  int64_t RoundBytes() const;
+  // Bytes of what was given to a joint model, or in a round of gradients, that the master, or other
+  // workers, have not acknowledged.
+  int64_t GivenBytes() const;
 
   // Members, origins, vectors, ring bytes, retained updates, drops by reason: a JSON object.
   std::string StatusJson() const;

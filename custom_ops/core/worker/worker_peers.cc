@@ -5,9 +5,9 @@ namespace strom {
 
 bool WorkerNode::IsToPeer(LinkId link) const { return state_->peers.Has(link); }
 
-int64_t WorkerNode::RoundBytes() const {
+int64_t WorkerNode::GivenBytes() const {
   const State& s = *state_;
-  if (!s.generation->plan().IsOfGradients() || s.life == State::Life::kOver) return 0;
+  if (!s.generation->plan().IsJoint() || s.life == State::Life::kOver) return 0;
   int64_t bytes = s.up ? s.links->QueuedBytes(s.link) : 0;
   for (const int32_t rank : s.peers.ranks()) {
     if (const LinkId link = s.peers.LinkTo(rank)) bytes += s.links->QueuedBytes(link);

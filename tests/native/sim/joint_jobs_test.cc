@@ -91,6 +91,31 @@ TEST_P(JointModelTest, OneWhoStandsStillHoldsUpNobodyForLong) {
   }
 }
 
+// On lines on which that takes a while. Another worker comes in its place, and all finish.
+TEST_P(JointModelTest, WhatADrainedWorkerHasGivenCounts) {
+  const auto [kind, phases, bfloat16, gradients] = GetParam();
+  Script script = ScriptOf(PlanOf(kind, phases, bfloat16, gradients));
+  if (kind != STROM_MPCA) script.plan.method.steps = 1;
+  for (uint64_t seed = 0; seed < 24; ++seed) {
+    SimulationOptions options;
+    options.seed = seed;
+    options.links = seed % 2 == 0 ? SimulatedLinks::kMemory : SimulatedLinks::kDatagrams;
+    options.plan.paths.delay_ns = 20 * kMillisecond;
+    Fault& drain = options.plan.faults.emplace_back();
+    drain.kind = Fault::Kind::kDrain;
+    drain.at_ns = static_cast<int64_t>(200 + 7 * seed) * kMillisecond;
+    drain.for_ns = 3'000 * kMillisecond;
+    drain.ranks = {2};
+    Simulation simulation(options, std::vector<Script>(kWorkers, script));
+    simulation.Run();
+    EXPECT_EQ(simulation.violations(), std::vector<std::string>{}) << "seed " << seed;
+    EXPECT_EQ(simulation.drained(), 1);
+    for (int32_t rank = 0; rank < kWorkers; ++rank) {
+      EXPECT_EQ(simulation.worker(rank).state, State::kFinished);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Methods, JointModelTest,
     testing::Values(MethodCase{STROM_SPARKNET, 1, 0, 1}, MethodCase{STROM_SPARKNET, 1, 1, 1},
