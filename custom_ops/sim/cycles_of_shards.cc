@@ -23,7 +23,7 @@ constexpr int64_t kMostUnasked = 2;
 // Of the cycle that ends the generation.
 constexpr int64_t kEnd = INT64_MAX;
 // What has been given so long ago comes no more.
-constexpr int64_t kComesNoMoreNs = 8'000 * kMillisecond;
+constexpr int64_t kComesNoMoreNs = 60'000 * kMillisecond;
 constexpr double kRelativeTolerance = 1e-4;
 
 bool IsNear(double expected, float value) {
@@ -80,6 +80,7 @@ void CyclesOfShards::Note(Given given) {
                     WeightOf(given.steps),
                     std::move(given.values),
                     struck_->CalmSince(given.rank),
+                    struck_->Has(given.rank),
                     false};
   if (is_last) {
     ended_.insert(given.rank);
@@ -139,6 +140,10 @@ bool CyclesOfShards::Fits(const Shard& shard, const Assignment& assignment, int6
   return true;
 }
 
+void CyclesOfShards::NoteStruck(Shard* shard) {
+  for (Snapshot& snapshot : shard->pending) snapshot.may_be_lost |= struck_->Has(snapshot.rank);
+}
+
 // The cycles that a snapshot may be in, of those for which these ticks have asked.
 CyclesOfShards::Assignment CyclesOfShards::Allowed(const Shard& shard, const Snapshot& snapshot,
                                                    std::span<const int64_t> ticks) const {
@@ -149,7 +154,7 @@ CyclesOfShards::Assignment CyclesOfShards::Allowed(const Shard& shard, const Sna
     if (next != shard.asked_ns.end() && snapshot.given_ns > next->second) continue;
     allowed.push_back(static_cast<int64_t>(cycle));
     const auto asked = shard.asked_ns.find(ticks[cycle]);
-    if (struck_->Has(snapshot.rank) && !snapshot.is_held) continue;
+    if (snapshot.may_be_lost && !snapshot.is_held) continue;
     if (ticks[cycle] == kEnd) return allowed;
     if (asked == shard.asked_ns.end()) continue;
     // Nobody waits for one that comes late or has ended; what it has given is there if it was given
@@ -164,6 +169,8 @@ CyclesOfShards::Assignment CyclesOfShards::Allowed(const Shard& shard, const Sna
 }
 
 void CyclesOfShards::Install(Shard* shard, const Assignment& assignment, int64_t cycles) {
+  // Who is as good as new may have lost what it has given before.
+  for (Shard& one : shards_) NoteStruck(&one);
   for (size_t i = 0; i < shard->joint.size(); ++i) {
     double gamma = 0;
     const Element made = Advance(*shard, assignment, cycles, i, &gamma);
@@ -218,6 +225,7 @@ std::optional<int64_t> CyclesOfShards::Find(Shard* shard, std::span<const float>
 // there are too many ways in which they may.
 std::optional<bool> CyclesOfShards::Explain(Shard* shard, std::span<const int64_t> ticks,
                                             bool is_target, std::span<const float> values) {
+  NoteStruck(shard);
   std::vector<Assignment> allowed;
   double ways = 1;
   for (const Snapshot& snapshot : shard->pending) {

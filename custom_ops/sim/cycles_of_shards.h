@@ -50,7 +50,8 @@ class CyclesOfShards final : public GivenModels {
     double weight = 0;
     std::vector<float> values;
     std::optional<int64_t> calm_since;
-    bool is_held = false;  // its worker has left once the master had it
+    bool may_be_lost = false;  // its worker has been struck since it was given
+    bool is_held = false;      // its worker has left once the master had it
   };
   struct Shard {
     ElementRange range;
@@ -82,6 +83,7 @@ class CyclesOfShards final : public GivenModels {
                      std::span<const int64_t> ticks) const;
   std::optional<bool> Explain(Shard* shard, std::span<const int64_t> ticks, bool is_target,
                               std::span<const float> values);
+  void NoteStruck(Shard* shard);
   void NoteUnseen(Shard* shard, const Assignment& assignment, int64_t cycles);
   static std::optional<int64_t> Find(Shard* shard, std::span<const float> values);
   void Install(Shard* shard, const Assignment& assignment, int64_t cycles);
