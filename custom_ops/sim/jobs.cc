@@ -61,7 +61,7 @@ void MakeStartsSlow(uint64_t seed, Job* job) {
       options.links == SimulatedLinks::kMemory ? int64_t{1} << 40 : random.Between(64, 256) << 10;
 }
 
-Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
+Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble, bool may_be_few = false) {
   SimulatedRandom random(seed);
   Job job;
   SimulationOptions& options = job.options;
@@ -78,7 +78,12 @@ Job DrawAnyJob(uint64_t seed, SimulatedLinks links, Trouble trouble) {
   if (random.Chance(.25)) options.link_queue_bytes = random.Between(least_queue, 20 * least_queue);
   options.failure_timeout_ns = (long_lines ? 12'000 : 400) * kMillisecond;
   if (random.Chance(.2)) options.first_link_sequence = uint32_t{0} - 300;
-  const int32_t workers = static_cast<int32_t>(random.Between(5, 7));
+  auto workers = static_cast<int32_t>(random.Between(5, 7));
+  SimulatedRandom few(seed + 9);
+  if (may_be_few && few.Chance(.25)) {
+    // Silences strike one of at least three.
+    workers = static_cast<int32_t>(few.Between(trouble == Trouble::kSilences ? 3 : 2, 4));
+  }
   const int64_t think_ns = random.Between(4, 20) * (long_lines ? 10 : 1) * kMillisecond;
   const Starts starts = DrawStarts(seed, trouble);
   const bool fits = trouble == Trouble::kFits || starts.are_slow;
@@ -203,10 +208,16 @@ Job WithJointModel(uint64_t seed, Job job) {
   return job;
 }
 
+Trouble DrawTroubleWithMasters(uint64_t seed) {
+  const bool drains_too = SimulatedRandom(seed + 8).Chance(.3);
+  return drains_too ? Trouble::kMastersAndDrains : Trouble::kMasters;
+}
+
 Job DrawJobOfModels(uint64_t seed, SimulatedLinks links) {
-  const Trouble troubles[] = {Trouble::kAny, Trouble::kReplacements, Trouble::kSilences,
-                              Trouble::kFits, Trouble::kOneWay};
-  return WithJointModel(seed, DrawAnyJob(seed, links, troubles[seed % std::size(troubles)]));
+  const Trouble troubles[] = {Trouble::kAny,  Trouble::kReplacements, Trouble::kSilences,
+                              Trouble::kFits, Trouble::kOneWay,       Trouble::kDrains};
+  const Trouble trouble = troubles[seed % std::size(troubles)];
+  return WithJointModel(seed, DrawAnyJob(seed, links, trouble, /*may_be_few=*/true));
 }
 
 }  // namespace
@@ -223,8 +234,7 @@ Job DrawJobWithDrains(uint64_t seed, SimulatedLinks links) {
 
 // In some of them workers have to leave, too, perhaps while another master is awaited.
 Job DrawJobWithMasters(uint64_t seed, SimulatedLinks links) {
-  const bool drains_too = SimulatedRandom(seed + 8).Chance(.3);
-  return DrawAnyJob(seed, links, drains_too ? Trouble::kMastersAndDrains : Trouble::kMasters);
+  return DrawAnyJob(seed, links, DrawTroubleWithMasters(seed));
 }
 
 Job DrawJobWithSilences(uint64_t seed, SimulatedLinks links) {
@@ -276,7 +286,8 @@ Job DrawJobWithGradients(uint64_t seed, SimulatedLinks links) {
 }
 
 Job DrawJobWithJointModelAndMasters(uint64_t seed, SimulatedLinks links) {
-  return WithJointModel(seed, DrawAnyJob(seed, links, Trouble::kMasters));
+  return WithJointModel(seed,
+                        DrawAnyJob(seed, links, DrawTroubleWithMasters(seed), /*may_be_few=*/true));
 }
 
 std::string DescribeJob(const Job& job) {

@@ -34,8 +34,9 @@ Job DrawJobWithSlowStarts(uint64_t seed, SimulatedLinks links);
 Job DrawJobWithOneWayCuts(uint64_t seed, SimulatedLinks links);
 // Between sites: paths of up to 300 ms, bufferbloat, policers; for links of datagrams.
 Job DrawJobOnLongLines(uint64_t seed, SimulatedLinks links);
-// Asynchronous, training on a joint model by any method, with deaths, replacements, silences and
-// bad paths; with `masters` a master that is replaced, too.
+// Asynchronous, training on a joint model by any method, with deaths, replacements, drains,
+// silences and bad paths, in some of two to four workers; with `masters` a master that is replaced,
+// too.
 Job DrawJobWithJointModel(uint64_t seed, SimulatedLinks links);
 Job DrawJobWithJointModelAndMasters(uint64_t seed, SimulatedLinks links);
 // The same in rounds of gradients.

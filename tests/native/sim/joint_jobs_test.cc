@@ -205,7 +205,8 @@ using DrawsJob = Job (*)(uint64_t seed, SimulatedLinks links);
 // What the runs were like, so that a plan that harms nobody is noticed, and jobs that train
 // nothing.
 struct Tally {
-  uint64_t trained = 0, finished = 0, lost = 0, late = 0, resumed = 0;
+  uint64_t trained = 0, finished = 0, lost = 0, late = 0, resumed = 0, drained = 0, few = 0;
+  int64_t checked = 0, unchecked = 0;  // joint models
 };
 
 Tally RunSeeds(uint64_t runs, SimulatedLinks links, DrawsJob draw) {
@@ -217,6 +218,10 @@ Tally RunSeeds(uint64_t runs, SimulatedLinks links, DrawsJob draw) {
     for (const std::string& violation : simulation.violations()) {
       ADD_FAILURE() << violation << "\n" << DescribeJob(job);
     }
+    tally.few += simulation.size() < 5 ? 1 : 0;
+    tally.drained += static_cast<uint64_t>(simulation.drained());
+    tally.checked += simulation.ledger().checked_models();
+    tally.unchecked += simulation.ledger().unchecked_models();
     tally.trained += simulation.master().steps_counted() > 0 ? 1 : 0;
     for (int32_t rank = 0; rank < simulation.size(); ++rank) {
       tally.finished += simulation.worker(rank).state == State::kFinished ? 1 : 0;
@@ -237,16 +242,27 @@ void ExpectEventful(const Tally& tally, uint64_t runs) {
   EXPECT_GT(tally.finished, 3 * runs);
   EXPECT_GT(tally.lost, runs / 2);
   EXPECT_GT(tally.late, runs / 8);
+  EXPECT_GE(tally.drained, runs / 20);
+  EXPECT_GE(tally.few, runs / 12);
+}
+
+void ExpectJudged(const Tally& tally, uint64_t runs) {
+  EXPECT_GT(tally.checked, static_cast<int64_t>(50 * runs));
+  EXPECT_GT(tally.checked, 3 * tally.unchecked);
 }
 
 TEST(JointModelSeedsTest, KeepItsPromisesOverMemoryLinks) {
   constexpr uint64_t kRuns = ShareOf(200);
-  ExpectEventful(RunSeeds(kRuns, SimulatedLinks::kMemory, DrawJobWithJointModel), kRuns);
+  const Tally tally = RunSeeds(kRuns, SimulatedLinks::kMemory, DrawJobWithJointModel);
+  ExpectEventful(tally, kRuns);
+  ExpectJudged(tally, kRuns);
 }
 
 TEST(JointModelSeedsTest, KeepItsPromisesOverDatagrams) {
   constexpr uint64_t kRuns = ShareOf(60);
-  ExpectEventful(RunSeeds(kRuns, SimulatedLinks::kDatagrams, DrawJobWithJointModel), kRuns);
+  const Tally tally = RunSeeds(kRuns, SimulatedLinks::kDatagrams, DrawJobWithJointModel);
+  ExpectEventful(tally, kRuns);
+  ExpectJudged(tally, kRuns);
 }
 
 TEST(JointModelSeedsTest, KeepOneStateOverMemoryLinks) {
