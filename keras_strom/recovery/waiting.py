@@ -8,10 +8,11 @@ state, or nobody could go on.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from keras_strom.job.network import format_address
@@ -56,9 +57,6 @@ def wait_until_allowed(
 def finish_with_all(participant: Participant, stop: bool, failure: str) -> None:
     """Ends this worker's training, and returns when all others have ended theirs.
 
-    Others may stand still in code of their user's: where that takes long a warning says what this
-    worker waits for, and one whose `fit` has failed does not wait longer than `start_timeout`.
-
     Args:
         participant: this worker, which has others.
         stop: it ends the training of all before its last epoch.
@@ -67,23 +65,55 @@ def finish_with_all(participant: Participant, stop: bool, failure: str) -> None:
     Raises:
         DeadlinePassed: `fit` has failed here, and the others have not heard of it.
     """
-    worker, here = participant.worker, participant.environment
+    worker = participant.worker
     assert worker is not None
-    words = "has ended its training and waits for the others to end theirs"
-    seconds, timeout = _SILENT_SECONDS, None
+    with _told_if_long(participant, "end theirs, too", failure) as timeout:
+        worker.finish(stop, timeout=timeout)
+
+
+def verify_with_all(
+    participant: Participant, difference: float, parameters_hash: int, failure: str
+) -> float:
+    """Tells the others this replica's largest difference, once their last callbacks have returned.
+
+    Args:
+        participant: this worker, which has others.
+        difference: as `TrainingWorker.verify` takes it.
+        parameters_hash: the same.
+        failure: how its `fit` has failed since it has ended its training; "" = it has not.
+
+    Returns:
+        The largest of all workers.
+
+    Raises:
+        DeadlinePassed: `fit` has failed here, and the others have not heard of it.
+    """
+    worker = participant.worker
+    assert worker is not None
+    with _told_if_long(participant, "return from their last callbacks", failure) as timeout:
+        return worker.verify(difference, parameters_hash, timeout=timeout)
+
+
+@contextlib.contextmanager
+def _told_if_long(participant: Participant, what: str, failure: str) -> Iterator[float | None]:
+    """Stands around a wait for the others; gives the seconds that it may take, None = any.
+
+    Some may stand still in code of their user's: where that takes long a warning says what this
+    worker waits for, and one whose `fit` has failed does not wait longer than `start_timeout`.
+    """
+    here = participant.environment
+    seconds, timeout, words = _SILENT_SECONDS, None, "has ended its training and waits"
     if failure:
         seconds, timeout = _SILENT_SECONDS_OF_FAILURE, here.join_timeout
-        words = (
-            f"has failed ({failure}) and waits, at most {timeout:g} s, for the others to end their "
-            "training, too"
-        )
-    said = threading.Timer(seconds, _logger.warning, ("worker %d %s", here.rank, words))
-    said.daemon = True
-    said.start()
+        words = f"has failed ({failure}) and waits, at most {timeout:g} s,"
+    told = f"worker {here.rank} {words} for the others to {what}"
+    timer = threading.Timer(seconds, _logger.warning, (told,))
+    timer.daemon = True
+    timer.start()
     try:
-        worker.finish(stop, timeout=timeout)
+        yield timeout
     finally:
-        said.cancel()
+        timer.cancel()
 
 
 def _reason(participant: Participant) -> str:

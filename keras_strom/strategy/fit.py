@@ -575,7 +575,7 @@ class _Training:
             self._leave(failed_without_the_others(words), joins_at_once=False)
         elif self._finished is not None:
             if not self._reported:
-                self._finished.report(failed=True)
+                self._finished.report(failure=words)
             self._finished.close(failure=words)
         elif self._started:
             assert generation is not None

@@ -12,7 +12,7 @@ There are three moments at which it may fail, and each has its way to the others
   are on their way back. Where the chief takes longer than the master waits for it, its start is
   refused, and it tries again.
 
-With `keras-strom run --max-failures` (`KERAS_STROM_MAX_FAILURES`) the others train on instead: a
+Where failures are allowed off Spark (`KERAS_STROM_MAX_FAILURES`) the others train on instead: a
 worker leaves with its reason, and joins anew for its next `fit`.
 
 A script that fails outside of `fit` says why in its goodbye (`say_goodbye`).

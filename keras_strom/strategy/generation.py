@@ -26,7 +26,7 @@ from keras_strom.recovery.donation import optimizers_of
 from keras_strom.recovery.endings import Ending, Endings, length
 from keras_strom.recovery.resume import ResumableData, Start
 from keras_strom.recovery.takeover import hand_over_if_asked
-from keras_strom.recovery.waiting import finish_with_all
+from keras_strom.recovery.waiting import finish_with_all, verify_with_all
 from keras_strom.sharing.constraints import project
 from keras_strom.sharing.flat_space import Entry
 from keras_strom.sharing.model_checks import value_with_path
@@ -562,20 +562,20 @@ class Generation:
         self._report = self._describe()
         return self._report
 
-    def report(self, failed: bool = False) -> TrainingReport:
+    def report(self, failure: str = "") -> TrainingReport:
         """After `finish`: what the training has done, once every worker has asked for it.
 
         So a worker that asks when its callbacks have returned waits for those of all others.
 
         Args:
-            failed: `fit` has failed on this worker since `finish`.
+            failure: how `fit` has failed on this worker since `finish`; "" = it has not.
         """
         assert self._report is not None
         worker = self._sharing.worker
         if worker is None:
             return self._report
-        difference, installed = self._installed
-        worst = worker.verify(_FAILED if failed else difference, installed)
+        difference, found = self._installed
+        worst = verify_with_all(self._sharing, _FAILED if failure else difference, found, failure)
         self.failed_afterwards = worst >= _FAILED
         return dataclasses.replace(
             self._report,
