@@ -82,6 +82,7 @@ def drive(job: SparkJob) -> None:
             network=options.network_config(),
             start_timeout=options.start_timeout,
             max_failures=options.max_failures,
+            drain_seconds=options.drain_seconds,
             env=options.env,
             use_gpu=options.use_gpu,
             spark=session,

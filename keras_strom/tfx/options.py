@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_strom import errors
-from keras_strom.checks import check_start_timeout, whole_number
+from keras_strom.checks import check_seconds, check_start_timeout, whole_number
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.process import check_env
 from keras_strom.spark.runner.resources import UseGpu, check_use_gpu
@@ -75,6 +75,7 @@ class StromOptions:
             where Spark gives it some, else whatever the machine has.
         start_timeout: seconds until all workers (`min_proc` of them) must have started.
         max_failures: how many workers that die with their process or machine are started again.
+        drain_seconds: how long a worker that is asked to leave may take to hand over.
 
     Raises:
         InvalidOption: a value that is not understood or no JSON.
@@ -96,6 +97,7 @@ class StromOptions:
     use_gpu: UseGpu = "auto"
     start_timeout: float = 600.0
     max_failures: int = 3
+    drain_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         if self.master is not None and (not isinstance(self.master, str) or not self.master):
@@ -112,6 +114,7 @@ class StromOptions:
             check_use_gpu(self.use_gpu)
             check_start_timeout(self.start_timeout)
             whole_number("max_failures", self.max_failures, least=0)
+            check_seconds("drain_seconds", self.drain_seconds)
         _check_strategy(self.strategy)
         to_json("strom", dataclasses.asdict(self))
 

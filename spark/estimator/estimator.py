@@ -130,6 +130,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             rows are divided among so many, and the parts of those that are away wait.
         max_failures: so many workers that die, or whose executor is lost, are started again and
             train on with the others; None = 3, as `run` has it.
+        drain_seconds: how long a worker that is asked to leave may take, as `run`'s; None = 30.
         start_timeout: seconds until all workers, or `min_proc` of them, must run, as `run`'s.
             Without a store their rows come to them before, and that counts.
         partitions_per_process: how many partitions a worker the data is written in; None = as the
@@ -190,6 +191,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         min_proc: int | None = None,
         max_proc: int | None = None,
         max_failures: int | None = None,
+        drain_seconds: float | None = None,
         start_timeout: float = START_TIMEOUT_SECONDS,
         partitions_per_process: int | None = None,
         use_gpu: UseGpu = "auto",
@@ -639,6 +641,7 @@ def _train(fitting: _Fitting, data: ExportedData, rows: Direct | None = None) ->
         spark=fitting.spark,
         network=params["network"],
         max_failures=params["max_failures"],
+        drain_seconds=params["drain_seconds"],
         start_timeout=params["start_timeout"],
         rows=rows,
         recorder=fitting.recorder,

@@ -18,7 +18,7 @@ import numpy as np
 from pyspark.ml.param import Param, Params
 
 from keras_strom import errors
-from keras_strom.checks import check_start_timeout, flag, whole_number
+from keras_strom.checks import check_seconds, check_start_timeout, flag, whole_number
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.job.network import NetworkConfig
 from keras_strom.method import Method
@@ -182,6 +182,11 @@ def _training(name: str, value: Any) -> TrainingMethod | Method:
     return value
 
 
+def _drain_seconds(name: str, value: Any) -> float:
+    check_seconds(name, value)
+    return float(value)
+
+
 def _start_timeout(name: str, value: Any) -> float:
     check_start_timeout(value)
     return float(value)
@@ -276,6 +281,7 @@ class TrainingParams(ColumnParams):
     min_proc = param("min_proc", "how many workers are enough", count)
     max_proc = param("max_proc", "how many workers at most", count)
     max_failures = param("max_failures", "how many workers are started again", number)
+    drain_seconds = param("drain_seconds", "seconds in which a worker leaves", _drain_seconds)
     start_timeout = param("start_timeout", "seconds until all workers must run", _start_timeout)
     partitions_per_process = param("partitions_per_process", "data files a worker", count)
     use_gpu = param("use_gpu", "whether workers see GPUs", _use_gpu)

@@ -48,7 +48,7 @@ from .executors import UNKNOWN_HOST, refuse_mismatch
 from .resources import UseGpu, check_gpus, check_use_gpu, shares_gpu
 from .result import RunResult
 from .session import active_or_new
-from .slots import MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
+from .slots import DRAIN_SECONDS, MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
 from .task import Report, Task, run_task
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def run(
     network: NetworkConfig | None = None,
     start_timeout: float = START_TIMEOUT_SECONDS,
     max_failures: int = MAX_FAILURES,
-    drain_seconds: float = 30.0,
+    drain_seconds: float = DRAIN_SECONDS,
     env: Mapping[str, str] | None = None,
     use_gpu: UseGpu = "auto",
     workers_per_node: int | None = None,

@@ -111,6 +111,7 @@ _NOT_AVERAGINGS = {
     "max_proc": "whose workers take turns on the slots that there are",
     "dashboard": "whose workers run no process of their own that could tell of itself",
     "max_failures": "whose tasks Spark runs again as spark.task.maxFailures says",
+    "drain_seconds": "whose tasks hand nothing over",
 }
 
 

@@ -33,7 +33,7 @@ class TrainingJob:
         plan: what is trained, on what, and how long.
         size: how many workers train.
         spark: the session.
-        network, max_failures, start_timeout: as given to the estimator.
+        network, max_failures, drain_seconds, start_timeout: as given to the estimator.
         rows: rows that go straight to the workers; None = `plan.data` lies in files.
         dashboard, use_gpu: as given to the estimator.
         recorder: notes when the driver did what.
@@ -49,6 +49,7 @@ class TrainingJob:
     recorder: Recorder
     dashboard: bool | int | str = False
     use_gpu: UseGpu = "auto"
+    drain_seconds: float | None = None
 
 
 class TrainingMethod(abc.ABC):

@@ -207,6 +207,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: 
         ({"strategy": {}}, "strategy has no effect"),
         ({"network": NetworkConfig()}, "network has no effect"),
         ({"num_proc": None, "min_proc": 1}, "min_proc has no effect.*take turns"),
+        ({"drain_seconds": 60.0}, "drain_seconds has no effect.*hand nothing over"),
         ({"max_failures": 1}, r"max_failures has no effect.*spark\.task\.maxFailures"),
         ({"store": None}, "needs store="),
     ],

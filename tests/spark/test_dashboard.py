@@ -99,7 +99,15 @@ def test_an_estimator_asks_for_a_page_as_run_does() -> None:
     with pytest.raises(errors.InvalidOption, match=re.escape("dashboard='nowhere'")):
         StromEstimator(dashboard="nowhere")
     averaging = ParameterAveraging()
-    names = ("strategy", "network", "min_proc", "max_proc", "max_failures", "use_gpu")
+    names = (
+        "strategy",
+        "network",
+        "min_proc",
+        "max_proc",
+        "max_failures",
+        "drain_seconds",
+        "use_gpu",
+    )
     values = dict.fromkeys(names)
     averaging.check({**values, "dashboard": False})
     with pytest.raises(errors.InvalidOption, match="dashboard has no effect"):

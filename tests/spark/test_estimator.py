@@ -484,6 +484,7 @@ def test_a_spark_connect_session_trains_nothing(tmp_path: Path) -> None:
         ({"network": {"port": 1}}, "must be a NetworkConfig"),
         ({"strategy": {"tau": 1}}, "no option 'tau'"),
         ({"max_failures": -1}, "max_failures=-1"),
+        ({"drain_seconds": 0}, "drain_seconds=0"),
         ({"min_proc": 0}, "min_proc=0"),
         ({"start_timeout": 0}, "start_timeout=0"),
         ({"verbose": 3}, "verbose=3"),

@@ -108,6 +108,7 @@ def test_own_strategies_are_not_mistaken_for_the_default() -> None:
         ({"min_proc": 3, "max_proc": 2}, "strom: min_proc=3 is more than max_proc=2"),
         ({"max_proc": "8"}, "strom: max_proc='8' must be a whole number"),
         ({"workers_per_node": 0}, "strom: workers_per_node=0 must be a whole number"),
+        ({"drain_seconds": -1}, "strom: drain_seconds=-1 must be a positive, finite number"),
         ({"max_failures": -1}, "strom: max_failures=-1 must be a whole number, 0 or more"),
         ({"use_gpu": "yes"}, "strom: use_gpu='yes' must be True, False or"),
         ({"training": {"type": "GradientSharing"}}, "no option training; there are num_proc"),
