@@ -186,7 +186,7 @@ Codec::~Codec() {
     const OnDevice scope(state_->device);
     state_.reset();
   } catch (const DeviceError&) {
-    // The device is lost, and with it what there is to be given back.
+    // The device is lost. What is to be given back is given back without it.
   }
 }
 

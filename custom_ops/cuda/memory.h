@@ -117,11 +117,15 @@ using Context = void*;
 // Null where the driver has no such function.
 template <typename Function>
 Function DriverFunction(const char* name) {
-  constexpr unsigned kVersion = 4000;  // CUDA 4.0 made them as they are
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  constexpr unsigned kVersion = 4000;  // CUDA 4.0 made them as they are
   const cudaError_t code =
       cudaGetDriverEntryPointByVersion(name, &function, kVersion, cudaEnableDefault, &found);
+#else
+  const cudaError_t code = cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found);
+#endif
   const bool is_there = code == cudaSuccess && found == cudaDriverEntryPointSuccess;
   return is_there ? reinterpret_cast<Function>(function) : nullptr;
 }

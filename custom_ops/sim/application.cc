@@ -385,7 +385,7 @@ bool Application::IsReleased() const {
 void Application::HandOver(int64_t now_ns) {
   next_action_ns_ = kNever;
   uint64_t last = CounterOf(ledger_->submitted(), record_.origin);
-  // The joint model has what it has given.
+  // Beside a joint model there is no residual to hand over.
   const bool has_nothing = record_.step == 0 || script_.plan.IsJoint();
   const int64_t parts = has_nothing ? 0 : random_.Between(1, 3);
   for (int64_t part = 0; part < parts; ++part) {

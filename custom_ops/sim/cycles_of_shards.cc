@@ -18,7 +18,7 @@ constexpr int64_t kOnTimeNs = 300 * kMillisecond;
 constexpr double kMostAssignments = 100'000;
 // So many cycles may be over of which nobody has installed the target.
 constexpr int64_t kMostUnseen = 4;
-// So many may be made of last snapshots alone.
+// So many cycles at the end, for which no tick has asked, may be made of last snapshots alone.
 constexpr int64_t kMostUnasked = 2;
 // Of the cycle that ends the generation.
 constexpr int64_t kEnd = INT64_MAX;

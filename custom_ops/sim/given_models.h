@@ -42,8 +42,8 @@ class StruckRanks {
     const auto found = states_.find(rank);
     return found != states_.end() && found->second.is_struck;
   }
-  // How often it was struck, where no fault lasts: what is given then names it, and where it has
-  // reached the other side and an answer has come back, nothing of a fault is left.
+  // How often it was struck; nullopt while a fault lasts. What it gives bears this number: once
+  // that has been used, and the number is still the same, the worker is as good as unharmed again.
   std::optional<int64_t> CalmSince(int32_t rank) const {
     const auto found = states_.find(rank);
     if (found == states_.end()) return 0;

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/device_step.h"
 #include "tf/held_values.h"
@@ -258,10 +257,11 @@ class StepOp : public OpKernel {
     OpKernelContext* const context = run->context;
     LockedVariables& variables = run->variables;
     if (!variables.copies().on_device()) return absl::OkStatus();
-    if (const std::string lacking = KernelsLack(run, thresholds); !lacking.empty()) {
-      DeviceStep::WarnOfHost(context, absl::StrCat("the GPU's kernels do not have ", lacking));
-      return absl::OkStatus();
+    const std::vector<const char*> lacking = KernelsLack(run, thresholds);
+    for (const char* const name : lacking) {
+      DeviceStep::WarnOfHost(context, absl::StrCat("the GPU's kernels do not have ", name));
     }
+    if (!lacking.empty()) return absl::OkStatus();
     RefCountPtr<OwnModels> models;
     TF_RETURN_IF_ERROR(OwnModels::Find(context, attributes_.replica, &models));
     std::vector<strom_cuda_segment> segments;
@@ -307,9 +307,8 @@ class StepOp : public OpKernel {
     return stepped;
   }
 
-  // What this step asks for that the device's kernels do not have, in words for the user; "" =
-  // nothing.
-  std::string KernelsLack(Run* run, const VariableThresholds& thresholds) const {
+  // What this step asks for that the device's kernels do not have, in words for the user.
+  std::vector<const char*> KernelsLack(Run* run, const VariableThresholds& thresholds) const {
     bool any_copies_on_read = false;
     for (size_t i = 0; i < run->variables.size(); ++i) {
       any_copies_on_read |= run->variables.copies_on_read(i);
@@ -324,11 +323,11 @@ class StepOp : public OpKernel {
         {norm_limit != 0, "update_clipping"},
         {any_copies_on_read, "variables in TensorFlow's copy-on-read mode"},
     };
-    std::vector<std::string> lacking;
+    std::vector<const char*> lacking;
     for (const auto& [asked, name] : all) {
-      if (asked) lacking.emplace_back(name);
+      if (asked) lacking.push_back(name);
     }
-    return absl::StrJoin(lacking, ", ");
+    return lacking;
   }
 
   // Nobody else holds the variable's tensor then, but for `before` of one that has not changed.

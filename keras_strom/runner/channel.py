@@ -179,15 +179,17 @@ class Channel:
 
     def _read(self, size: int, timeout: float) -> bytes:
         content = bytearray()
-        if self._driver and self._received == 0:
-            timeout = min(timeout, max(0.0, self._known_by - time.monotonic()))
         deadline = time.monotonic() + timeout
+        silence = f"no sign of life for {timeout:g} s"
+        if self._driver and self._received == 0 and self._known_by < deadline:
+            deadline = self._known_by
+            silence = f"it has not shown the job's secret within {SILENCE_SECONDS:g} s"
         while len(content) < size:
             try:
                 ready = select.poll()
                 ready.register(self._socket, select.POLLIN)
                 if not ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                    raise ConnectionError(f"no sign of life for {timeout:g} s")
+                    raise ConnectionError(silence)
                 chunk = self._socket.recv(size - len(content))
             except ConnectionError:
                 raise

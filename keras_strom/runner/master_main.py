@@ -66,5 +66,7 @@ def _answer(answers: BinaryIO, answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The runner says when it is over.
+    # The runner says when it is over; a signal to all processes of a job means its workers.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     sys.exit(main(sys.stdin.buffer, sys.stdout.buffer))

@@ -60,8 +60,11 @@ def test_what_the_kernels_do_not_have_is_named() -> None:
     told = words("gpu_alone.py", "kernels", "encoded", "each_variable", "rows", level="2")
     why = "which costs time but changes no result: the GPU's kernels do not have "
     for lacking in (
-        'local_apply="encoded", momentum masking (momentum_masking=False turns it off)',
-        "local_steps, a threshold for each variable",
+        'local_apply="encoded"',
+        "momentum masking (momentum_masking=False turns it off)",
+        "local_steps",
+        "a threshold for each variable",
+        "update_clipping",
         "embeddings whose rows are shared",
     ):
         assert told.count(f"{why}{lacking}") == 1, told

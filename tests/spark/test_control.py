@@ -534,7 +534,7 @@ def test_who_says_nothing_sealed_is_not_waited_for_longer_than_all_in_all(
         there.sendall(sealing.public_key(bytes(KEY_BYTES)))
         driver = Channel(here, CREDENTIALS, PUBLIC_KEY, DRIVER_KEY)
         there.sendall(struct.pack("<I", 100))  # A length begins no new time.
-        with pytest.raises(ConnectionError, match="no sign of life"):
+        with pytest.raises(ConnectionError, match="has not shown the job's secret within"):
             driver.receive(10 * DEADLINE)
         driver.close()
 

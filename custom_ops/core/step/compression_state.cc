@@ -625,7 +625,7 @@ Status CompressionState::State::ApplyWaiting(ReceivedValues& values, strom_step_
     any |= added > 0;
     waiting.updates.erase(waiting.updates.begin(),
                           waiting.updates.begin() + static_cast<ptrdiff_t>(added));
-    if (!status.ok()) {
+    if (!status.ok() && skipped == 0) {
       if (any) exchange->SetApplied(applied);
       return status;
     }

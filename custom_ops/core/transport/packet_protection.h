@@ -28,7 +28,8 @@ struct ConnectionKeys {
 };
 
 // AES-GCM may seal 2^35 blocks of 16 bytes under one key (RFC 9001, appendix B.1.1): 2^28 packets
-// of 2048 bytes, but only a little more than 2^25 of 9000. Four phases stay below that, too.
+// of 2048 bytes, but less than 2^26 of 9000. Four times as many packets as a phase has, after which
+// a link ends (IsSpent), stay below that, too.
 inline constexpr uint64_t kPacketsPerPhase = uint64_t{1} << 23;
 
 class PacketProtection {
