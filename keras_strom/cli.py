@@ -77,6 +77,10 @@ def _run_command(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         _complain("interrupted")
         return 128 + signal.SIGINT
+    except SystemExit as end:
+        if end.code == 128 + signal.SIGTERM:
+            _complain("ended by SIGTERM")
+        raise
     return code
 
 

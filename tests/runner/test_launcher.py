@@ -478,6 +478,8 @@ def test_nothing_outlives_the_launcher(
     for fd in watched:
         assert select.select([fd], [], [], DEADLINE)[0]
         os.close(fd)
+    complaint = process.communicate(timeout=DEADLINE)[1]
+    assert complaint.endswith("keras-strom: ended by SIGTERM\n") is (number is signal.SIGTERM)
 
 
 _SAVES = (
