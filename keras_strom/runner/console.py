@@ -9,6 +9,7 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import TextIO
 
 from keras_strom.runner.output import plain
@@ -140,6 +141,17 @@ class Console:
 
     def _label(self, rank: int) -> str:
         return f"[{rank}] " if self._prefixed else ""
+
+
+def workers_in_words(ranks: Iterable[int]) -> str:
+    """Names them.
+
+    Example:
+        >>> workers_in_words([0, 2, 3])
+        'workers 0, 2 and 3'
+    """
+    *others, last = map(str, ranks)
+    return f"workers {', '.join(others)} and {last}" if others else f"worker {last}"
 
 
 def let_go_of_output() -> None:

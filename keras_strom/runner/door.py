@@ -11,13 +11,14 @@ import dataclasses
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_strom import errors
 from keras_strom.job.checkpoint_plan import CheckpointPlan
 from keras_strom.job.network import HostPort, NetworkConfig, format_address
 from keras_strom.runner.channel import Channel
+from keras_strom.runner.console import workers_in_words
 from keras_strom.runner.fleet import silence_seconds
 from keras_strom.runner.job_file import JobFile
 from keras_strom.runner.places import Place, Places
@@ -152,8 +153,9 @@ class Door:
                 return
             missing = sorted(set(range(self._workers)) - set(self._guests))
         raise errors.JoinTimeout(
-            f"{_words(missing)} had not come after {self._timeout:g} s: has keras-strom worker "
-            f"been started for all, and do they reach TCP {format_address(self._job.master)}?"
+            f"{workers_in_words(missing)} had not come after {self._timeout:g} s: has keras-strom "
+            "worker been started for all, and do they reach TCP "
+            f"{format_address(self._job.master)}?"
         )
 
     def of(self, rank: int) -> Place | None:
@@ -175,7 +177,7 @@ class Door:
             hosts: dict[str, list[int]] = {}
             for rank, guest in sorted(self._guests.items()):
                 hosts.setdefault(guest.host, []).append(rank)
-        return ", ".join(f"{_words(ranks)} on {host}" for host, ranks in hosts.items())
+        return ", ".join(f"{workers_in_words(ranks)} on {host}" for host, ranks in hosts.items())
 
     def _enough(self) -> bool:
         return len(self._guests) >= self._least and 0 in self._guests
@@ -275,10 +277,3 @@ class Door:
                     f"worker {rank} runs on {there} already; give each its own rank"
                 )
             time.sleep(0.05)
-
-
-def _words(ranks: Iterable[int]) -> str:
-    numbers = list(ranks)
-    if len(numbers) == 1:
-        return f"worker {numbers[0]}"
-    return f"workers {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

@@ -20,7 +20,7 @@ from keras_strom.dashboard.watching import Watching
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
 from keras_strom.job.worker_record import ASKED, WorkerRecord
-from keras_strom.runner.console import Console
+from keras_strom.runner.console import Console, workers_in_words
 from keras_strom.runner.drain_triggers import check_triggers, drain_triggers
 from keras_strom.runner.fleet import Fleet, Machines
 from keras_strom.runner.hosts import Host
@@ -42,6 +42,9 @@ from keras_strom.runner.process import (
     first_cause,
 )
 from keras_strom.runner.start_master import start_master
+
+# So long after the last of those that have ended well the user is told for whom the job waits.
+_LATE_SECONDS = 60.0
 
 #: Where a job stays that is given no mask.
 LOOPBACK_MASK = "127.0.0.1/32"
@@ -254,6 +257,7 @@ class _Crew:
         self._machines: dict[int, Machine] = {}  # Where each was started last.
         self._homeless: dict[int, Outcome] = {}  # Why they have no place.
         self._failures = 0
+        self._told_of_late = False
         self._idle_drains = [0] * job.workers  # Of each rank, since it last made a step.
         self._attempts = [0] * job.workers
 
@@ -272,7 +276,7 @@ class _Crew:
                 than it needs, or the first, which writes the files, is not among them.
         """
         outcomes: dict[int, Outcome] = {}
-        while (event := self._next_event(len(outcomes))) is not None:
+        while (event := self._next_event(outcomes)) is not None:
             if isinstance(event, _Arrived):
                 if event.rank in self._homeless and self._start(event.rank) is not None:
                     del self._homeless[event.rank]
@@ -290,16 +294,20 @@ class _Crew:
             raise self._failed(0, self._homeless[0])
         return [{**self._homeless, **outcomes}[rank] for rank in range(self._job.workers)]
 
-    def _next_event(self, ended: int) -> _Ended | _Arrived | _ToDrain | None:
+    def _next_event(self, ended: Mapping[int, Outcome]) -> _Ended | _Arrived | _ToDrain | None:
         """What happens next; None = there is nothing to wait for any more.
 
         Without the first worker the job is worth nothing, so where no other runs that one may come
         again for as long as workers wait for each other at the start.
 
         Args:
-            ended: so many workers have ended well.
+            ended: by rank, the workers that have ended well.
         """
-        if ended + len(self._homeless) < self._job.workers:
+        if len(ended) + len(self._homeless) < self._job.workers:
+            if ended and not self._told_of_late:
+                with contextlib.suppress(queue.Empty):
+                    return self._events.get(timeout=_LATE_SECONDS)
+                self._tell_of_late(ended)
             return self._events.get()
         if 0 not in self._homeless or not self._places.may_grow:
             return None
@@ -311,6 +319,15 @@ class _Crew:
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
         return None
+
+    def _tell_of_late(self, ended: Mapping[int, Outcome]) -> None:
+        """One that stands still for good looks like one that has much to do after its training."""
+        self._told_of_late = True
+        late = sorted(set(range(self._job.workers)) - set(ended) - set(self._homeless))
+        self._console.message(
+            f"the job waits for {workers_in_words(late)}: the last of the others has ended "
+            f"{_LATE_SECONDS:g} s ago"
+        )
 
     def _start(self, rank: int) -> Place | None:
         """Starts a worker, which ends with the calling thread; None = there is no place for it."""

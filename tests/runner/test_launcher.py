@@ -48,6 +48,28 @@ def script(tmp_path: Path, text: str) -> Script:
     return Script(str(path))
 
 
+def test_whom_a_job_waits_for_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that stands still keeps its job from ending."""
+    monkeypatch.setattr("keras_strom.runner.launcher._LATE_SECONDS", 0.1)
+    told = tmp_path / "told"
+
+    class Output(io.StringIO):
+        def write(self, text: str) -> int:
+            if "the job waits for" in text:
+                told.touch()
+            return super().write(text)
+
+    waits = (
+        "import os, time, keras_strom\n"
+        f"while keras_strom.rank() and not os.path.exists({str(told)!r}): time.sleep(0.01)\n"
+    )
+    output = Output()
+    launch(Job(work=script(tmp_path, waits), workers=3), Console(3, output), SilentMaster)
+    assert output.getvalue().count("the job waits for") == 1
+    words = "the job waits for workers 1 and 2: the last of the others has ended 0.1 s ago\n"
+    assert words in output.getvalue()
+
+
 def test_every_line_has_its_rank(tmp_path: Path) -> None:
     work = script(tmp_path, "import keras_strom as k\nprint('I am', k.rank(), 'of', k.size())\n")
     assert sorted(run(work, 3).splitlines()) == [f"[{r}] I am {r} of 3" for r in range(3)]
