@@ -84,8 +84,8 @@ class WorkerAgent final : public Exchange, public JointExchange, private IoLoop:
   // Waits until the master has acknowledged every update that was submitted before.
   Status AwaitAcknowledged(int64_t timeout_ns);
   // Waits until the master holds every update that was submitted before, and all that was given to
-  // a joint model or in a round of gradients has been acknowledged, then leaves in order
-  // (kDrained) and ends as Close does. After a timeout it goes on as before.
+  // a joint model or in a round of gradients over links that stand has been acknowledged. Then it
+  // leaves in order (kDrained) and ends as Close does. After a timeout it goes on as before.
   Status Drain(int64_t timeout_ns);
   // Says goodbye and ends the I/O thread; every later call fails with kClosed. Not for the I/O
   // thread itself, on which AwaitStep's callbacks run.
