@@ -59,11 +59,6 @@ def check_least(name: str, least: int | None, most_name: str, most: int) -> None
         raise errors.InvalidOption(f"{name}={least} is more than {most_name}={most}")
 
 
-def check_start_timeout(seconds: float) -> None:
-    """Refuses a `start_timeout` that is no positive, finite number of seconds."""
-    check_seconds("start_timeout", seconds)
-
-
 def check_seconds(name: str, seconds: float) -> None:
     """Refuses what is no positive, finite number of seconds."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)

@@ -303,7 +303,7 @@ def _add_job(parser: Any) -> None:
     parser.add_argument(
         "--drain-seconds",
         type=float,
-        default=30.0,
+        default=environment.ClusterEnvironment.drain_seconds,
         metavar="SECONDS",
         help="how long a worker that is asked to leave may take to hand over what it has learnt; "
         "then it is killed",

@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 from keras_strom import errors
 from keras_strom.job.environment import ClusterEnvironment
@@ -77,8 +76,8 @@ class DrainRequest:
         self._until = self._asked_at + seconds
         self._why = why
         # At once where it cannot be in time; but not here, where a signal's handler may be.
-        _after(0.0 if self._between_looks > seconds else seconds / 2, self._warn, seconds)
-        _after(seconds, self._kill, seconds)
+        after(0.0 if self._between_looks > seconds else seconds / 2, self._warn, seconds)
+        after(seconds, self._kill, seconds)
 
     def looks(self) -> None:
         """Notes that the process is where it looks whether it is asked: before a batch of `fit`."""
@@ -94,7 +93,7 @@ class DrainRequest:
         with self._lock:
             self._has_left = True
             self._answer(LEFT if stepped else LEFT_WITHOUT_A_STEP)
-        _after(max(self._until - time.monotonic(), _UNWIND_SECONDS), os._exit, DRAINED_EXIT_CODE)
+        after(max(self._until - time.monotonic(), _UNWIND_SECONDS), os._exit, DRAINED_EXIT_CODE)
 
     def listen(self, here: ClusterEnvironment) -> None:
         """Hears SIGTERM, unless the program has a handler of its own, and the runner; once.
@@ -188,10 +187,12 @@ def _end_forked_children_by_sigterm(handler: object) -> None:
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=reset)
 
 
-def _after(seconds: float, act: Callable[[Any], object], argument: object) -> None:
-    timer = threading.Timer(seconds, act, (argument,))
+def after(seconds: float, act: Callable[..., object], *arguments: object) -> threading.Timer:
+    """Calls it then, in a thread that keeps no process alive; the timer can be cancelled."""
+    timer = threading.Timer(seconds, act, arguments)
     timer.daemon = True
     timer.start()
+    return timer
 
 
 #: That of this process.

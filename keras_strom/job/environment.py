@@ -221,7 +221,7 @@ class ClusterEnvironment:
             ip=read(IP, _ip, None),
             join_timeout=read(JOIN_TIMEOUT, _seconds, 600.0),
             max_failures=read(MAX_FAILURES, _integer, 0),
-            drain_seconds=read(DRAIN_SECONDS, _seconds, 30.0),
+            drain_seconds=read(DRAIN_SECONDS, _seconds, cls.drain_seconds),
             runner_fd=read(RUNNER_FD, _integer, None),
             data_path=read(DATA, str, None),
             checkpoints=read(CHECKPOINTS, CheckpointPlan.from_json, None),

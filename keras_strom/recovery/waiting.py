@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
+from keras_strom.job.drain import after
 from keras_strom.job.network import format_address
 from keras_strom.sharing.participant import Participant
 
@@ -106,10 +106,7 @@ def _told_if_long(participant: Participant, what: str, failure: str) -> Iterator
     if failure:
         seconds, timeout = _SILENT_SECONDS_OF_FAILURE, here.join_timeout
         words = f"has failed ({failure}) and waits, at most {timeout:g} s,"
-    told = f"worker {here.rank} {words} for the others to {what}"
-    timer = threading.Timer(seconds, _logger.warning, (told,))
-    timer.daemon = True
-    timer.start()
+    timer = after(seconds, _logger.warning, f"worker {here.rank} {words} for the others to {what}")
     try:
         yield timeout
     finally:

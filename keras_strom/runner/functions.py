@@ -8,6 +8,7 @@ from typing import Any
 from keras_strom import errors
 from keras_strom.checks import check_least, check_verbose, flag, whole_number
 from keras_strom.dashboard.page_address import PageAddress
+from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig, check_network
 from keras_strom.runner.calls import call_of, returned
 from keras_strom.runner.console import Console
@@ -28,7 +29,7 @@ def run(
     start_timeout: float = 600.0,
     max_failures: int = 3,
     min_workers: int | None = None,
-    drain_seconds: float = 30.0,
+    drain_seconds: float = ClusterEnvironment.drain_seconds,
     env: Mapping[str, str] | None = None,
     ssh_args: str | None = None,
     warm_start: bool = True,

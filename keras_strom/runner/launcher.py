@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from keras_strom import errors
-from keras_strom.checks import check_least, check_start_timeout, whole_number
+from keras_strom.checks import check_least, check_seconds, whole_number
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.dashboard.watch import watch
 from keras_strom.dashboard.watching import Watching
@@ -86,7 +86,7 @@ class Job:
     start_timeout: float = 600.0
     max_failures: int = 0
     min_workers: int | None = None
-    drain_seconds: float = 30.0
+    drain_seconds: float = ClusterEnvironment.drain_seconds
     drain_signal: str | None = None
     drain_file: str | None = None
     warm_start: bool = False
@@ -97,7 +97,7 @@ class Job:
     def __post_init__(self) -> None:
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers < 1:
             raise errors.InvalidOption(f"workers={self.workers!r} must be 1 or more")
-        check_start_timeout(self.start_timeout)
+        check_seconds("start_timeout", self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
         check_least("min_workers", self.min_workers, "workers", self.workers)
         if isinstance(self.work, Script):

@@ -30,6 +30,7 @@ from keras_strom.job.drain import (
     LEFT,
     LEFT_WITHOUT_A_STEP,
     TOO_LATE,
+    after,
 )
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.linux import create_memory_file
@@ -363,10 +364,7 @@ class WorkerProcess:
         with self._lock:
             if self._grace is not None or self._reaped:
                 return
-            seconds = self._drain_seconds + GRACE_SECONDS
-            self._grace = threading.Timer(seconds, self._kill_late)
-            self._grace.daemon = True
-            self._grace.start()
+            self._grace = after(self._drain_seconds + GRACE_SECONDS, self._kill_late)
         self._tell_worker(DRAIN)
 
     def _kill_late(self) -> None:

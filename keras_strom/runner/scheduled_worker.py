@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from keras_strom import errors
-from keras_strom.checks import check_start_timeout
+from keras_strom.checks import check_seconds
 from keras_strom.job import environment
 from keras_strom.job.drain import DRAINED_EXIT_CODE
 from keras_strom.job.gpus import are_of_a_task
@@ -56,7 +56,7 @@ class ScheduledWorker:
     def __post_init__(self) -> None:
         if self.rank < 0:
             raise errors.InvalidOption(f"--rank {self.rank}: workers are numbered from 0")
-        check_start_timeout(self.start_timeout)
+        check_seconds("start_timeout", self.start_timeout)
         self.work.check()
 
 

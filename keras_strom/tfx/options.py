@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_strom import errors
-from keras_strom.checks import check_seconds, check_start_timeout, whole_number
+from keras_strom.checks import check_seconds, whole_number
+from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.process import check_env
 from keras_strom.spark.runner.resources import UseGpu, check_use_gpu
@@ -97,7 +98,7 @@ class StromOptions:
     use_gpu: UseGpu = "auto"
     start_timeout: float = 600.0
     max_failures: int = 3
-    drain_seconds: float = 30.0
+    drain_seconds: float = ClusterEnvironment.drain_seconds
 
     def __post_init__(self) -> None:
         if self.master is not None and (not isinstance(self.master, str) or not self.master):
@@ -112,7 +113,7 @@ class StromOptions:
             self.network_config()
             check_env(self.env)
             check_use_gpu(self.use_gpu)
-            check_start_timeout(self.start_timeout)
+            check_seconds("start_timeout", self.start_timeout)
             whole_number("max_failures", self.max_failures, least=0)
             check_seconds("drain_seconds", self.drain_seconds)
         _check_strategy(self.strategy)

@@ -18,7 +18,7 @@ import numpy as np
 from pyspark.ml.param import Param, Params
 
 from keras_strom import errors
-from keras_strom.checks import check_seconds, check_start_timeout, flag, whole_number
+from keras_strom.checks import check_seconds, flag, whole_number
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.job.network import NetworkConfig
 from keras_strom.method import Method
@@ -182,13 +182,9 @@ def _training(name: str, value: Any) -> TrainingMethod | Method:
     return value
 
 
-def _drain_seconds(name: str, value: Any) -> float:
+def seconds(name: str, value: Any) -> float:
+    """A time, as a float."""
     check_seconds(name, value)
-    return float(value)
-
-
-def _start_timeout(name: str, value: Any) -> float:
-    check_start_timeout(value)
     return float(value)
 
 
@@ -281,8 +277,8 @@ class TrainingParams(ColumnParams):
     min_proc = param("min_proc", "how many workers are enough", count)
     max_proc = param("max_proc", "how many workers at most", count)
     max_failures = param("max_failures", "how many workers are started again", number)
-    drain_seconds = param("drain_seconds", "seconds in which a worker leaves", _drain_seconds)
-    start_timeout = param("start_timeout", "seconds until all workers must run", _start_timeout)
+    drain_seconds = param("drain_seconds", "seconds in which a worker leaves", seconds)
+    start_timeout = param("start_timeout", "seconds until all workers must run", seconds)
     partitions_per_process = param("partitions_per_process", "data files a worker", count)
     use_gpu = param("use_gpu", "whether workers see GPUs", _use_gpu)
     dashboard = param("dashboard", "whether, or where, to serve a live page", _dashboard)

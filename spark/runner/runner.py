@@ -19,13 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import __version__, errors
-from keras_strom.checks import (
-    check_seconds,
-    check_start_timeout,
-    check_verbose,
-    flag,
-    whole_number,
-)
+from keras_strom.checks import check_seconds, check_verbose, flag, whole_number
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.dashboard.watch import watch
 from keras_strom.job import environment
@@ -48,7 +42,7 @@ from .executors import UNKNOWN_HOST, refuse_mismatch
 from .resources import UseGpu, check_gpus, check_use_gpu, shares_gpu
 from .result import RunResult
 from .session import active_or_new
-from .slots import DRAIN_SECONDS, MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
+from .slots import MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
 from .task import Report, Task, run_task
 
 if TYPE_CHECKING:
@@ -75,7 +69,7 @@ def run(
     network: NetworkConfig | None = None,
     start_timeout: float = START_TIMEOUT_SECONDS,
     max_failures: int = MAX_FAILURES,
-    drain_seconds: float = DRAIN_SECONDS,
+    drain_seconds: float = environment.ClusterEnvironment.drain_seconds,
     env: Mapping[str, str] | None = None,
     use_gpu: UseGpu = "auto",
     workers_per_node: int | None = None,
@@ -194,7 +188,7 @@ class _Options:
 
     def __post_init__(self) -> None:
         check_network(self.network)
-        check_start_timeout(self.start_timeout)
+        check_seconds("start_timeout", self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
         check_seconds("drain_seconds", self.drain_seconds)
         check_use_gpu(self.use_gpu)

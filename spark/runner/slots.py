@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 START_TIMEOUT_SECONDS = 600.0
 #: So many workers of a job are started again, unless its caller says otherwise.
 MAX_FAILURES = 3
-#: So long a worker that is asked to leave may take, unless its caller says otherwise.
-DRAIN_SECONDS = 30.0
 
 #: Spark's setting: executors come where tasks wait for them.
 DYNAMIC_ALLOCATION = "spark.dynamicAllocation.enabled"

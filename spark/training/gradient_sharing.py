@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from keras_strom import errors
+from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.method import Method
 
 from ..runner import runner
-from ..runner.slots import DRAIN_SECONDS, MAX_FAILURES, Size, WantedSize
+from ..runner.slots import MAX_FAILURES, Size, WantedSize
 from .method import TrainingJob, TrainingMethod
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class OverTheRelay(TrainingMethod):
                 (plan,),
                 **job.size.for_run(),
                 max_failures=MAX_FAILURES if job.max_failures is None else job.max_failures,
-                drain_seconds=DRAIN_SECONDS if job.drain_seconds is None else job.drain_seconds,
+                drain_seconds=job.drain_seconds or ClusterEnvironment.drain_seconds,
                 start_timeout=job.start_timeout,
                 use_gpu=job.use_gpu,
                 network=job.network,
