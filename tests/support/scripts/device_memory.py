@@ -9,6 +9,7 @@ import contextlib
 import gc
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,31 +65,47 @@ def copies(options: Options) -> None:
     worker.replica.close()
 
 
-def received_stays() -> None:
-    """In synchronous mode messages alone go to the device, and nothing comes from there."""
-    options = Options(keep_shared=True, take_received=False)
+def train_beside_the_cpu(
+    options: Options, staleness: int | None, train: Callable[[int, Worker, Any], None]
+) -> list[Worker]:
+    """Worker 0 on the CPU and worker 1 on the device train at the same time, and have ended.
+
+    Args:
+        options: of both.
+        staleness: of the job.
+        train: what each does; takes its rank, itself and its connection.
+    """
     with TrainingMaster(workers=2, host="127.0.0.1") as master:
         workers = [Worker(device, options, i) for i, device in enumerate(("/cpu:0", "/gpu:0"))]
 
-        def train(rank: int) -> None:
-            worker = workers[rank]
-            connection = joined(master, worker, rank, 0)
-            worker.show(own=True)
-            for i in range(STEPS):
-                worker.run(worker.arguments((0, 1, TABLE)))
-                before = emulated_gpu.counts()
-                worker.await_release(i)
-                after = emulated_gpu.counts()
-                if rank == 1:
-                    assert after.from_device - before.from_device < 256
-                    # Entries of half of the elements, two bytes each, at most.
-                    assert after.to_device - before.to_device < sum(SIZES)
-                    assert after.within == before.within
+        def train_joined(rank: int) -> None:
+            connection = joined(master, workers[rank], rank, staleness)
+            workers[rank].show(own=True)
+            train(rank, workers[rank], connection)
             connection.close("done")
 
-        on_both(train)
+        on_both(train_joined)
     for worker in workers:
         worker.replica.close()
+    return workers
+
+
+def received_stays() -> None:
+    """In synchronous mode messages alone go to the device, and nothing comes from there."""
+
+    def train(rank: int, worker: Worker, _: Any) -> None:
+        for i in range(STEPS):
+            worker.run(worker.arguments((0, 1, TABLE)))
+            before = emulated_gpu.counts()
+            worker.await_release(i)
+            after = emulated_gpu.counts()
+            if rank == 1:
+                assert after.from_device - before.from_device < 256
+                # Entries of half of the elements, two bytes each, at most.
+                assert after.to_device - before.to_device < sum(SIZES)
+                assert after.within == before.within
+
+    train_beside_the_cpu(Options(keep_shared=True, take_received=False), 0, train)
 
 
 def gives_back() -> None:
@@ -191,64 +208,48 @@ def warned_of_received() -> None:
 def flooded() -> None:
     """The device has no memory left for what others have sent, which is added once all the same."""
     received = TOLD.index("received")
-    with TrainingMaster(workers=2, host="127.0.0.1") as master:
-        workers = [Worker(device, Options(), i) for i, device in enumerate(("/cpu:0", "/gpu:0"))]
-        is_on_device = threading.Event()
+    is_on_device = threading.Event()
 
-        def train(rank: int) -> None:
-            worker = workers[rank]
-            connection = joined(master, worker, rank, None)
-            worker.show(own=True)
-            if rank == 0:
-                assert is_on_device.wait(60)
-                worker.step_first(TAU / 4)
-            else:
-                start = worker.variables[0].numpy()
-                worker.step_first(1.0)
-                is_on_device.set()
-                arrived(connection)
-                taken: list[Any] = []
-                assert worker.step_first(1.0, lambda: take_all(taken))[received] == 0
-                warned_of_received()
-                taken.clear()
-                assert worker.step_first(1.0)[received] == 1
-                change = worker.variables[0].numpy() - start
-                assert np.allclose(change, 3 * TAU / 3 + TAU / 4, atol=1e-4)
-            connection.close("done")
+    def train(rank: int, worker: Worker, connection: Any) -> None:
+        if rank == 0:
+            assert is_on_device.wait(60)
+            worker.step_first(TAU / 4)
+            return
+        start = worker.variables[0].numpy()
+        worker.step_first(1.0)
+        is_on_device.set()
+        arrived(connection)
+        taken: list[Any] = []
+        assert worker.step_first(1.0, lambda: take_all(taken))[received] == 0
+        warned_of_received()
+        taken.clear()
+        assert worker.step_first(1.0)[received] == 1
+        change = worker.variables[0].numpy() - start
+        assert np.allclose(change, 3 * TAU / 3 + TAU / 4, atol=1e-4)
 
-        on_both(train)
-    for worker in workers:
-        worker.replica.close()
+    train_beside_the_cpu(Options(), None, train)
 
 
 def flooded_while_others_wait() -> None:
     """In synchronous mode it is the host's at once, and replicas stay equal."""
-    options = Options(keep_shared=True, take_received=False)
     taken: list[Any] = []
-    with TrainingMaster(workers=2, host="127.0.0.1") as master:
-        workers = [Worker(device, options, i) for i, device in enumerate(("/cpu:0", "/gpu:0"))]
 
-        def train(rank: int) -> None:
-            worker = workers[rank]
-            connection = joined(master, worker, rank, 0)
-            worker.show(own=True)
-            for i in range(STEPS):
-                worker.run(worker.arguments((0, 1, TABLE)))
-                if rank == 1 and i == 0:
-                    take_all(taken)
-                told = worker.await_release(i)
-                assert told[TOLD.index("received")].numpy() == 2, told
-                if rank == 1 and i == 0:
-                    warned_of_received()
-                    taken.clear()
-            worker.show(own=False)
-            connection.close("done")
+    def train(rank: int, worker: Worker, _: Any) -> None:
+        for i in range(STEPS):
+            worker.run(worker.arguments((0, 1, TABLE)))
+            if rank == 1 and i == 0:
+                take_all(taken)
+            told = worker.await_release(i)
+            assert told[TOLD.index("received")].numpy() == 2, told
+            if rank == 1 and i == 0:
+                warned_of_received()
+                taken.clear()
+        worker.show(own=False)
 
-        on_both(train)
+    options = Options(keep_shared=True, take_received=False)
+    workers = train_beside_the_cpu(options, 0, train)
     here, there = ([v.numpy() for v in worker.variables] for worker in workers)
     assert all(map(np.array_equal, here, there))
-    for worker in workers:
-        worker.replica.close()
 
 
 def copies_all() -> None:
