@@ -6,6 +6,7 @@
 
 #include "core/base/hash.h"
 #include "core/joint/joint_model.h"
+#include "sim/combinations.h"
 #include "sim/units.h"
 
 namespace strom {
@@ -37,8 +38,8 @@ bool AreNear(std::span<const double> expected, std::span<const float> values) {
 }  // namespace
 
 CyclesOfShards::CyclesOfShards(const JointPlan& plan, std::optional<std::vector<float>> start,
-                               StruckRanks* struck)
-    : GivenModels(plan, struck) {
+                               StruckRanks* struck, ModelTally* tally)
+    : GivenModels(plan, struck, tally) {
   for (int32_t number = 0; number < plan.method.phases; ++number) {
     Shard& shard = shards_.emplace_back();
     shard.range = ShardOf(plan.size(), plan.method.phases, number);
@@ -234,20 +235,13 @@ std::optional<bool> CyclesOfShards::Explain(Shard* shard, std::span<const int64_
   }
   if (ways > kMostAssignments) return std::nullopt;
   const auto cycles = std::ssize(ticks);
-  std::vector<size_t> at(allowed.size());
-  while (true) {
-    Assignment assignment;
-    for (size_t i = 0; i < at.size(); ++i) assignment.push_back(allowed[i][at[i]]);
-    if (Fits(*shard, assignment, cycles, is_target, values)) {
-      NoteUnseen(shard, assignment, cycles);
-      Install(shard, assignment, cycles);
-      shard->last_tick = ticks.back();
-      return true;
-    }
-    size_t digit = 0;
-    while (digit < at.size() && ++at[digit] == allowed[digit].size()) at[digit++] = 0;
-    if (digit == at.size()) return false;
-  }
+  return AnyCombination(allowed, [&](const Assignment& assignment) {
+    if (!Fits(*shard, assignment, cycles, is_target, values)) return false;
+    NoteUnseen(shard, assignment, cycles);
+    Install(shard, assignment, cycles);
+    shard->last_tick = ticks.back();
+    return true;
+  });
 }
 
 // Tick n + 1 has workers install the target that tick n has sent: with three phases that of the
@@ -255,9 +249,9 @@ std::optional<bool> CyclesOfShards::Explain(Shard* shard, std::span<const int64_
 std::string CyclesOfShards::TakeTarget(int32_t rank, int32_t number, uint64_t tick,
                                        std::span<const float> values) {
   Shard& shard = shards_[static_cast<size_t>(number)];
-  if (!shard.is_known) return ++unchecked_, "";
+  if (!shard.is_known) return ++tally_->unchecked, "";
   if (const auto known = Find(&shard, values)) {
-    ++checked_;
+    ++tally_->checked;
     int64_t& latest = shard.had.try_emplace(rank, INT64_MIN).first->second;
     const int64_t had = std::exchange(latest, *known);
     return *known < had ? "installs an older target than before" : "";
@@ -275,9 +269,9 @@ std::string CyclesOfShards::TakeTarget(int32_t rank, int32_t number, uint64_t ti
   }
   if (!fits || (!*fits && may_be_unseen)) {
     shard.is_known = false;
-    return ++unchecked_, "";
+    return ++tally_->unchecked, "";
   }
-  ++checked_;
+  ++tally_->checked;
   if (!*fits) {
     return "installs a target of shard " + std::to_string(number) + " that the " +
            std::to_string(shard.pending.size()) + " snapshots which were given do not make";
@@ -294,14 +288,13 @@ std::string CyclesOfShards::End(std::span<const float> values) {
   if (std::exchange(end_, hash) == hash) return "";
   for (Shard& shard : shards_) {
     if (!shard.is_known) {
-      ++unchecked_;
+      ++tally_->unchecked;
       continue;
     }
     std::vector<int64_t> ticks;
     const auto after = shard.asked_ns.upper_bound(shard.last_tick);
     for (auto at = after; at != shard.asked_ns.end(); ++at) ticks.push_back(at->first);
-    const std::span<const float> of_shard = values.subspan(static_cast<size_t>(shard.range.offset),
-                                                           static_cast<size_t>(shard.range.size));
+    const std::span<const float> of_shard = Of(values, shard.range);
     std::optional<bool> fits = false;
     for (int64_t more = -1; more <= kMostUnasked && fits == false; ++more) {
       if (more < 0 && ticks.empty()) continue;
@@ -311,7 +304,7 @@ std::string CyclesOfShards::End(std::span<const float> values) {
       of_all.push_back(kEnd);
       fits = Explain(&shard, of_all, false, of_shard);
     }
-    ++(fits ? checked_ : unchecked_);
+    ++(fits ? tally_->checked : tally_->unchecked);
     shard.is_known = false;  // Who has stood still may install an old target yet.
     if (fits == false) {
       return "has an x~ at the end that the " + std::to_string(shard.pending.size()) +

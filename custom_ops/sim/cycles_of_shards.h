@@ -30,7 +30,7 @@ namespace strom {
 class CyclesOfShards final : public GivenModels {
  public:
   CyclesOfShards(const JointPlan& plan, std::optional<std::vector<float>> start,
-                 StruckRanks* struck);
+                 StruckRanks* struck, ModelTally* tally);
 
   void Join(int32_t rank, bool late) override;
   void Drain(int32_t rank) override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 #include "core/joint/joint_model.h"
@@ -18,21 +19,13 @@ constexpr double kElementTolerance = 1e-2;
 constexpr double kSingular = 1e-9;
 constexpr double kLeastShare = .05;
 
-double Norm(std::span<const float> values) {
-  double sum = 0;
-  for (const float value : values) sum += static_cast<double>(value) * value;
-  return sum;
-}
-
 // The coefficients of `columns` whose sum comes nearest to `values`; nullopt where there are
 // several such.
 std::optional<std::vector<double>> Solve(const std::vector<std::vector<double>>& columns,
                                          const std::vector<double>& values) {
   const size_t size = columns.size();
   const auto product = [](const std::vector<double>& a, const std::vector<double>& b) {
-    double sum = 0;
-    for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-    return sum;
+    return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
   };
   std::vector<std::vector<double>> rows;
   for (const std::vector<double>& column : columns) {
@@ -78,8 +71,8 @@ bool IsAbout(double value, double expected) {
 }  // namespace
 
 ElasticExchanges::ElasticExchanges(const JointPlan& plan, std::optional<std::vector<float>> start,
-                                   StruckRanks* struck)
-    : GivenModels(plan, struck), is_known_(start.has_value()) {
+                                   StruckRanks* struck, ModelTally* tally)
+    : GivenModels(plan, struck, tally), is_known_(start.has_value()) {
   if (start) answers_.push_back({{}, std::move(*start)});
 }
 
@@ -92,7 +85,9 @@ void ElasticExchanges::Note(Given given) {
   if (plan_.size() > kPartElements) return;  // it would be much, and is not judged
   const bool is_last = given.mark >= kFirstLastMark;
   given_lasts_ += is_last ? 1 : 0;
-  const bool moves = is_last ? plan_.method.alpha > 0 : Norm(given.values) > 0;
+  const bool moves = is_last ? plan_.method.alpha > 0
+                             : std::any_of(given.values.begin(), given.values.end(),
+                                           [](float v) { return v != 0; });
   given_.push_back(
       {given.rank, attempts_[given.rank], is_last, moves, false, std::move(given.values)});
 }
@@ -191,20 +186,20 @@ std::string ElasticExchanges::ReadCoefficients(const Numbers& candidates,
 
 std::string ElasticExchanges::Take(int32_t rank, std::span<const float> values) {
   const auto asked = questions_.find(rank);
-  if (asked == questions_.end() || !CanRead()) return ++unchecked_, "";
+  if (asked == questions_.end() || !CanRead()) return ++tally_->unchecked, "";
   const Question question = std::move(asked->second);
   questions_.erase(asked);
   if (!is_known_) {
     is_known_ = true;
     first_certain_ = given_.size();
     answers_.push_back({{}, {values.begin(), values.end()}});
-    return ++unchecked_, "";
+    return ++tally_->unchecked, "";
   }
-  if (question.before.values.empty()) return ++unchecked_, "";
+  if (question.before.values.empty()) return ++tally_->unchecked, "";
   Answer answer;
   const std::optional<std::string> wrong = Read(question.before, values, &answer);
-  if (!wrong) return ++unchecked_, "";
-  ++checked_;
+  if (!wrong) return ++tally_->unchecked, "";
+  ++tally_->checked;
   if (!wrong->empty()) return *wrong;
   for (const size_t number : Candidates(question.before)) {
     const Thing& thing = given_[number];
@@ -230,11 +225,11 @@ std::string ElasticExchanges::Take(int32_t rank, std::span<const float> values) 
 }
 
 std::string ElasticExchanges::End(std::span<const float> values) {
-  if (!is_known_ || !CanRead()) return ++unchecked_, "";
+  if (!is_known_ || !CanRead()) return ++tally_->unchecked, "";
   Answer answer;
   const std::optional<std::string> wrong = Read(answers_.back(), values, &answer);
-  if (!wrong) return ++unchecked_, "";
-  ++checked_;
+  if (!wrong) return ++tally_->unchecked, "";
+  ++tally_->checked;
   if (!wrong->empty()) return "at the end " + *wrong;
   for (const size_t number : Candidates(answer)) {
     const Thing& thing = given_[number];

@@ -32,7 +32,7 @@ namespace strom {
 class ElasticExchanges final : public GivenModels {
  public:
   ElasticExchanges(const JointPlan& plan, std::optional<std::vector<float>> start,
-                   StruckRanks* struck);
+                   StruckRanks* struck, ModelTally* tally);
 
   void Join(int32_t rank, bool late) override;
   void Drain(int32_t rank) override;

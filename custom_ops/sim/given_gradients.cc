@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/base/hash.h"
-#include "core/joint/joint_model.h"
+#include "sim/combinations.h"
 
 namespace strom {
 
@@ -41,26 +41,19 @@ std::string GivenGradients::Check(const JointPlan& plan, uint64_t generation, ui
   }
   ++checked_;
   const double tolerance = plan.method.bfloat16 != 0 ? kToleranceOfBfloat16 : kTolerance;
-  const int64_t elements = PartElements(plan.method, plan.size());
-  for (int64_t at = 0; at < plan.size(); at += elements) {
-    const ElementRange part{at, std::min(elements, plan.size() - at)};
+  for (const ElementRange& part : PartsOf(plan)) {
     if (Explains(choices, part, tolerance, mean)) continue;
     return "has a mean of round " + std::to_string(round) + " that the gradients of " +
            std::to_string(choices.size()) + " workers do not make, from element " +
-           std::to_string(at) + " on";
+           std::to_string(part.offset) + " on";
   }
   return "";
 }
 
-// Whether one choice each makes the part's mean: all are tried, like the digits of a number.
+// Whether one choice each makes the part's mean.
 bool GivenGradients::Explains(const std::vector<Choice>& choices, const ElementRange& part,
                               double tolerance, std::span<const float> mean) const {
-  std::vector<size_t> at(choices.size());
-  while (true) {
-    Choice chosen;
-    for (size_t i = 0; i < choices.size(); ++i) {
-      if (choices[i][at[i]] != nullptr) chosen.push_back(choices[i][at[i]]);
-    }
+  return AnyCombinationOfSome(choices, [&](const Choice& chosen) {
     bool fits = !chosen.empty();
     for (int64_t e = part.offset; fits && e < part.end(); ++e) {
       const auto element = static_cast<size_t>(e);
@@ -68,11 +61,8 @@ bool GivenGradients::Explains(const std::vector<Choice>& choices, const ElementR
       for (const std::vector<float>* gradient : chosen) sum += (*gradient)[element];
       fits = std::abs(sum / static_cast<double>(chosen.size()) - mean[element]) <= tolerance;
     }
-    if (fits) return true;
-    size_t digit = 0;
-    while (digit < at.size() && ++at[digit] == choices[digit].size()) at[digit++] = 0;
-    if (digit == at.size()) return false;
-  }
+    return fits;
+  });
 }
 
 }  // namespace strom

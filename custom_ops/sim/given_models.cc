@@ -8,13 +8,13 @@ namespace strom {
 
 std::unique_ptr<GivenModels> GivenModels::Make(const JointPlan& plan,
                                                std::optional<std::vector<float>> start,
-                                               StruckRanks* struck) {
-  if (!plan.IsJoint() || plan.IsOfGradients()) return nullptr;
-  if (plan.HasRounds()) return std::make_unique<RoundsOfModels>(plan, std::move(start), struck);
+                                               StruckRanks* struck, ModelTally* tally) {
+  if (plan.HasRounds())
+    return std::make_unique<RoundsOfModels>(plan, std::move(start), struck, tally);
   if (plan.method.kind == STROM_EASGD) {
-    return std::make_unique<ElasticExchanges>(plan, std::move(start), struck);
+    return std::make_unique<ElasticExchanges>(plan, std::move(start), struck, tally);
   }
-  return std::make_unique<CyclesOfShards>(plan, std::move(start), struck);
+  return std::make_unique<CyclesOfShards>(plan, std::move(start), struck, tally);
 }
 
 }  // namespace strom

@@ -62,6 +62,11 @@ class StruckRanks {
   std::map<int32_t, State> states_;
 };
 
+// So many values that workers have installed were looked at, and so many could not be.
+struct ModelTally {
+  int64_t checked = 0, unchecked = 0;
+};
+
 // Of one generation at one master.
 class GivenModels {
  public:
@@ -74,11 +79,11 @@ class GivenModels {
     std::vector<float> values;
   };
 
-  // `start`: the joint model that the generation begins with; nullopt where another master has it
-  // from some worker. Null: the method has no joint model that it could be judged by.
+  // Of a plan with a joint model that is not made of gradients. `start`: the joint model that the
+  // generation begins with; nullopt where another master has it from some worker.
   static std::unique_ptr<GivenModels> Make(const JointPlan& plan,
                                            std::optional<std::vector<float>> start,
-                                           StruckRanks* struck);
+                                           StruckRanks* struck, ModelTally* tally);
   virtual ~GivenModels() = default;
 
   // A worker trains from here on; `late`: the others do already.
@@ -106,18 +111,15 @@ class GivenModels {
   // Last snapshots, which those who have ended give again to another master.
   const std::vector<Given>& lasts() const { return lasts_; }
 
-  // So many values were looked at, and so many could not be.
-  int64_t checked() const { return checked_; }
-  int64_t unchecked() const { return unchecked_; }
-
  protected:
-  GivenModels(const JointPlan& plan, StruckRanks* struck) : plan_(plan), struck_(struck) {}
+  GivenModels(const JointPlan& plan, StruckRanks* struck, ModelTally* tally)
+      : plan_(plan), struck_(struck), tally_(tally) {}
 
   virtual void Note(Given given) = 0;
 
   const JointPlan plan_;
   StruckRanks* const struck_;
-  int64_t checked_ = 0, unchecked_ = 0;
+  ModelTally* const tally_;
 
  private:
   std::vector<Given> lasts_;

@@ -40,14 +40,8 @@ GivenModels* Ledger::Models(const JointPlan& plan, uint64_t generation, uint64_t
   if (found != models_.end()) return found->second.get();
   std::optional<std::vector<float>> start;
   if (epoch == 1 && HasStarted(generation)) Gather(plan, initial_.at(generation), &start.emplace());
-  if (models_.size() == kRememberedModels) {
-    if (const GivenModels* const oldest = models_.begin()->second.get()) {
-      checked_models_ += oldest->checked();
-      unchecked_models_ += oldest->unchecked();
-    }
-    models_.erase(models_.begin());
-  }
-  std::unique_ptr<GivenModels> made = GivenModels::Make(plan, std::move(start), &struck_);
+  if (models_.size() == kRememberedModels) models_.erase(models_.begin());
+  std::unique_ptr<GivenModels> made = GivenModels::Make(plan, std::move(start), &struck_, &tally_);
   const GivenModels* earlier = nullptr;
   for (const auto& [name, models] : models_) {
     if (name.first == generation) earlier = models.get();
@@ -56,18 +50,6 @@ GivenModels* Ledger::Models(const JointPlan& plan, uint64_t generation, uint64_t
     for (const GivenModels::Given& last : earlier->lasts()) made->Give(last);
   }
   return (models_[{generation, epoch}] = std::move(made)).get();
-}
-
-int64_t Ledger::checked_models() const {
-  int64_t checked = checked_models_;
-  for (const auto& [name, models] : models_) checked += models ? models->checked() : 0;
-  return checked;
-}
-
-int64_t Ledger::unchecked_models() const {
-  int64_t unchecked = unchecked_models_;
-  for (const auto& [name, models] : models_) unchecked += models ? models->unchecked() : 0;
-  return unchecked;
 }
 
 const std::vector<uint8_t>* Ledger::Find(const UpdateId& id) const {

@@ -79,8 +79,8 @@ class Ledger {
   GivenModels* Models(const JointPlan& plan, uint64_t generation, uint64_t epoch);
   StruckRanks& struck() { return struck_; }
   // So many values of joint models were looked at so far, and so many could not be.
-  int64_t checked_models() const;
-  int64_t unchecked_models() const;
+  int64_t checked_models() const { return tally_.checked; }
+  int64_t unchecked_models() const { return tally_.unchecked; }
 
   // The last counter of each origin so far.
   const VersionVector& submitted() const { return submitted_; }
@@ -116,8 +116,8 @@ class Ledger {
   VersionVector submitted_;
   GivenGradients gradients_;
   StruckRanks struck_;
+  ModelTally tally_;
   std::map<std::pair<uint64_t, uint64_t>, std::unique_ptr<GivenModels>> models_;
-  int64_t checked_models_ = 0, unchecked_models_ = 0;  // of those that are not kept
   std::map<uint64_t, std::vector<float>> initial_;
   std::map<uint64_t, int64_t> given_;
   struct Rounds {  // so many

@@ -7,7 +7,7 @@
 
 #include "core/base/hash.h"
 #include "core/joint/bfloat16.h"
-#include "core/joint/joint_model.h"
+#include "sim/combinations.h"
 
 namespace strom {
 
@@ -32,42 +32,13 @@ float Rounded(float before, float after) {
   return after;
 }
 
-std::span<const float> Of(std::span<const float> values, const ElementRange& part) {
-  return values.subspan(static_cast<size_t>(part.offset), static_cast<size_t>(part.size));
-}
-
-std::vector<ElementRange> PartsOf(const JointPlan& plan) {
-  std::vector<ElementRange> parts;
-  const int64_t elements = PartElements(plan.method, plan.size());
-  for (int64_t at = 0; at < plan.size(); at += elements) {
-    parts.push_back({at, std::min(elements, plan.size() - at)});
-  }
-  return parts;
-}
-
-// Visits one choice each, all of them, like the digits of a number, until `visit` is true.
-template <typename Choices, typename Visit>
-bool AnyOf(const Choices& choices, Visit visit) {
-  std::vector<size_t> at(choices.size());
-  while (true) {
-    typename Choices::value_type chosen;
-    for (size_t i = 0; i < choices.size(); ++i) {
-      if (choices[i][at[i]] != nullptr) chosen.push_back(choices[i][at[i]]);
-    }
-    if (visit(chosen)) return true;
-    size_t digit = 0;
-    while (digit < at.size() && ++at[digit] == choices[digit].size()) at[digit++] = 0;
-    if (digit == at.size()) return false;
-  }
-}
-
 std::string InRound(uint64_t number) { return " of round " + std::to_string(number); }
 
 }  // namespace
 
 RoundsOfModels::RoundsOfModels(const JointPlan& plan, std::optional<std::vector<float>> start,
-                               StruckRanks* struck)
-    : GivenModels(plan, struck), knows_start_(start.has_value()) {
+                               StruckRanks* struck, ModelTally* tally)
+    : GivenModels(plan, struck, tally), knows_start_(start.has_value()) {
   if (start) Keep(0, *start);
 }
 
@@ -111,7 +82,7 @@ void RoundsOfModels::AddLoose(int32_t rank, uint64_t round, Choice* choice) cons
 
 std::string RoundsOfModels::Take(int32_t rank, std::span<const float> values) {
   Trainer& trainer = trainers_[rank];
-  ++checked_;
+  ++tally_->checked;
   const bool is_forgotten =
       trainer.round && !rounds_.empty() && *trainer.round < rounds_.begin()->first;
   if (is_forgotten && !struck_->Has(rank)) return "has got nothing for many rounds";
@@ -119,13 +90,13 @@ std::string RoundsOfModels::Take(int32_t rank, std::span<const float> values) {
     const uint64_t round = *trainer.round;
     std::string wrong = Close(round);
     if (!wrong.empty()) return wrong;
-    const int64_t unchecked = unchecked_;
+    const int64_t unchecked = tally_->unchecked;
     wrong = Match(round + (IsSparkNet() ? 1 : 0), values);
     if (wrong.empty()) {
       // The first may have come to it when the round was over, or had begun without it.
       const bool is_second = trainer.calm_since && trainer.well_since == trainer.calm_since;
       trainer.well_since = trainer.calm_since;
-      if (is_second && unchecked == unchecked_) struck_->Heal(rank, trainer.calm_since);
+      if (is_second && unchecked == tally_->unchecked) struck_->Heal(rank, trainer.calm_since);
       trainer.next_round = round + 1;
       return "";
     }
@@ -180,7 +151,7 @@ std::string RoundsOfModels::Match(uint64_t number, std::span<const float> values
   const bool needs_before = !IsSparkNet() || plan_.method.bfloat16 != 0;
   const bool can_follow = number > 0 && (!needs_before || joint_.contains(number - 1));
   if (!can_follow) {
-    ++unchecked_;
+    ++tally_->unchecked;
     Keep(number, values);
     return "";
   }
@@ -191,7 +162,7 @@ std::string RoundsOfModels::Match(uint64_t number, std::span<const float> values
 
 std::string RoundsOfModels::TakeLate(int32_t rank, uint64_t from, std::span<const float> values) {
   // Of another master nobody may have heard of a round by then.
-  if (joint_.empty()) return ++unchecked_, "";
+  if (joint_.empty()) return ++tally_->unchecked, "";
   const uint64_t known = joint_.rbegin()->first;
   const uint64_t hash = Hash(AsBytes(values));
   for (auto at = hashes_.lower_bound(from); at != hashes_.end(); ++at) {
@@ -264,7 +235,7 @@ bool RoundsOfModels::ExplainsPart(const std::vector<Choice>& choices, const Elem
       here.push_back(std::make_shared<const std::vector<float>>(std::move(rounded)));
     }
   }
-  return AnyOf(parts, [&](const Choice& chosen) {
+  return AnyCombinationOfSome(parts, [&](const Choice& chosen) {
     if (chosen.empty() && before.empty()) return false;
     return std::any_of(betas.begin(), betas.end(), [&](double beta) {
       for (size_t i = 0; i < values.size(); ++i) {
@@ -284,7 +255,7 @@ std::vector<std::vector<float>> RoundsOfModels::WorldsOf(const std::vector<Choic
   for (const Choice& choice : choices) ways = std::min(kMostWorlds + 1, ways * choice.size());
   std::vector<std::vector<float>> worlds;
   if (ways > kMostWorlds) return worlds;
-  AnyOf(choices, [&](const Choice& chosen) {
+  AnyCombinationOfSome(choices, [&](const Choice& chosen) {
     std::vector<float>& world = worlds.emplace_back();
     for (size_t i = 0; i < before.size(); ++i) {
       const size_t element = static_cast<size_t>(part.offset) + i;
@@ -325,12 +296,12 @@ std::vector<RoundsOfModels::Choice> RoundsOfModels::LastChoices(uint64_t number)
 // The round at hand is that of who was in the last one, or a later one that only some have been in
 // who were struck.
 std::string RoundsOfModels::End(std::span<const float> values) {
-  if (!knows_start_ || joint_.empty()) return ++unchecked_, "";
+  if (!knows_start_ || joint_.empty()) return ++tally_->unchecked, "";
   uint64_t first = 0;
   for (const auto& [rank, lasts] : last_snapshots_) {
     for (const Last& last : lasts) first = std::max(first, last.round);
   }
-  ++checked_;
+  ++tally_->checked;
   const std::vector<double> betas = {IsSparkNet() ? 1 : plan_.method.beta};
   const uint64_t most = std::max(first, joint_.rbegin()->first + 1);
   for (uint64_t number = first; number <= most; ++number) {

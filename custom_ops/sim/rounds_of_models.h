@@ -30,7 +30,7 @@ namespace strom {
 class RoundsOfModels final : public GivenModels {
  public:
   RoundsOfModels(const JointPlan& plan, std::optional<std::vector<float>> start,
-                 StruckRanks* struck);
+                 StruckRanks* struck, ModelTally* tally);
 
   void Join(int32_t rank, bool late) override;
   std::string Take(int32_t rank, std::span<const float> values) override;

@@ -26,10 +26,6 @@ double Ramp(int64_t cycles, int64_t length) {
   return static_cast<double>(std::clamp<int64_t>(cycles, 0, length)) / static_cast<double>(length);
 }
 
-std::span<const float> Of(const std::vector<float>& values, const ElementRange& range) {
-  return std::span(values).subspan(static_cast<size_t>(range.offset),
-                                   static_cast<size_t>(range.size));
-}
 std::span<float> Of(std::vector<float>& values, const ElementRange& range) {
   return std::span(values).subspan(static_cast<size_t>(range.offset),
                                    static_cast<size_t>(range.size));

@@ -105,8 +105,7 @@ void Gather(const JointPlan& plan, std::span<const float> flat, std::vector<floa
   joint->clear();
   joint->reserve(static_cast<size_t>(plan.size()));
   for (const ElementRange& range : plan.ranges) {
-    const auto part =
-        flat.subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.size));
+    const std::span<const float> part = Of(flat, range);
     joint->insert(joint->end(), part.begin(), part.end());
   }
 }

@@ -25,6 +25,10 @@ struct ElementRange {
   friend bool operator==(const ElementRange&, const ElementRange&) = default;
 };
 
+inline std::span<const float> Of(std::span<const float> values, const ElementRange& range) {
+  return values.subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.size));
+}
+
 struct JointPlan {
   strom_method method{};             // STROM_UPDATE_SHARING: there is no joint model
   std::vector<ElementRange> ranges;  // ascending and apart
