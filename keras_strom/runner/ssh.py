@@ -142,6 +142,9 @@ def reach(
             wire.connected = True
             check_version(host, hello)
             return wire, hello
+        except errors.StromError:  # In our own words, though some are ConnectionErrors.
+            wire.close()
+            raise
         except ConnectionError as error:
             why, again = wire.why_not(error), wire.was_turned_away and bool(pauses)
             wire.close()

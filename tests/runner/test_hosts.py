@@ -405,7 +405,9 @@ def test_a_host_without_the_package_is_told(
 
 def test_a_host_of_another_release_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_machine, "__version__", "99")
-    with pytest.raises(errors.HostUnusable, match=r"a: it has keras-strom .*, and this machine 99"):
+    with pytest.raises(
+        errors.HostUnusable, match=r"^a: it has keras-strom [^:]*, and this machine 99;[^:]*$"
+    ):
         run(tmp_path, "", "a", 1, network=NetworkConfig())
 
 
