@@ -69,6 +69,8 @@ class RemoteMachine:
                 self._wire.send(message)
             self._end.enter_context(heartbeats(self._wire, preparation.silence))
             answer = self._answer()
+        except errors.HostUnusable:  # A ConnectionError, too, and has its words.
+            raise
         except ConnectionError as error:
             raise errors.HostUnusable(f"{self.name}: {self._why_lost(error)}") from None
         if answer["type"] != "ready":

@@ -459,7 +459,7 @@ def test_a_host_that_lives_and_never_answers_is_told(monkeypatch: pytest.MonkeyP
     near, far = wire.PipeWire(there[0], there[3]), wire.PipeWire(there[2], there[1])
     with agent.heartbeats(far, silence=0.1):
         machine = remote_machine.RemoteMachine("a", near)
-        with pytest.raises(errors.HostUnusable, match=r"a: it has not said within 0.3 s .* disk"):
+        with pytest.raises(errors.HostUnusable, match=r"^a: it has not said within 0.3 s .* disk"):
             machine.prepare(wire.Preparation())
         machine.close()
     far.close()
