@@ -144,7 +144,7 @@ def parts_of(checkpoint: str) -> dict[int, Path]:
     """The files of a checkpoint's parts by rank; those of its latest fit.
 
     Raises:
-        StoreUnavailable: the folder cannot be read.
+        StoreUnavailable: the folder cannot be read, or holds none.
     """
     found: dict[int, dict[int, Path]] = {}
     try:
@@ -154,6 +154,12 @@ def parts_of(checkpoint: str) -> dict[int, Path]:
     for path in paths:
         if match := _PART.fullmatch(path.name):
             found.setdefault(int(match[2]), {})[int(match[1])] = path
+    if not found:
+        raise errors.StoreUnavailable(
+            f"{checkpoint} holds no part of a checkpoint, where the runner has found some: it was "
+            "emptied since, or checkpoint_dir is another folder here; choose one that all machines "
+            "share under the same name"
+        )
     return found[max(found)]
 
 

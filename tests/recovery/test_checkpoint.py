@@ -332,6 +332,12 @@ def test_only_parts_of_the_latest_fit_count(tmp_path: Path) -> None:
     assert list(parts_of(str(made))) == [1]
 
 
+def test_a_folder_without_parts_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(errors.StoreUnavailable, match=f"{tmp_path} holds no part .* share under"):
+        parts_of(str(tmp_path))
+
+
 def test_when_the_job_has_ended_well_nothing_is_left_to_go_on_from(tmp_path: Path) -> None:
     kept = folder(tmp_path)
     leave(kept.plan(60), 1, 0, 1)
