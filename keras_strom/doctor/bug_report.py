@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import keras_strom
-from keras_strom.doctor import machine, software
+from keras_strom.doctor import software
 from keras_strom.doctor.finding import Grade
 from keras_strom.job import environment
+from keras_strom.job.machine_limits import available_memory, usable_cores
 
 # Beside those of which a run needs the same version everywhere.
 _PACKAGES = (
@@ -156,7 +157,7 @@ def _processor() -> dict[str, Any]:
     able = (fields.get("flags") or fields.get("Features") or "").split()
     return {
         "model": fields.get("model name", "unknown"),
-        "cores": f"{machine.usable_cores():g} of {os.cpu_count()}",
+        "cores": f"{usable_cores():g} of {os.cpu_count()}",
         "abilities": [name for name in _ABILITIES if name in able],
     }
 
@@ -169,7 +170,9 @@ def _kernels() -> dict[str, Any]:
 
 def _memory() -> str:
     of_system = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return f"{machine.available_memory() / 2**30:.1f} of {of_system / 2**30:.1f} GiB are free"
+    available = available_memory()
+    free = "?" if available is None else f"{available / 2**30:.1f}"
+    return f"{free} of {of_system / 2**30:.1f} GiB are free"
 
 
 def _packages() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import shutil
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_strom.doctor.finding import Finding, Grade, of_errors
+from keras_strom.job.machine_limits import available_memory, usable_cores
 from keras_strom.job.network import format_address
 from keras_strom.runner.job_file import JobFile
 
@@ -19,8 +19,6 @@ _LEAST_MEMORY = 1 << 30
 # A checkpoint is as large as the model, its optimizer's variables and every worker's residual.
 _LEAST_DISK = 1 << 30
 _CLOCK_SECONDS = 1.0
-_CGROUP = Path("/sys/fs/cgroup")  # A container's own is there.
-_MEMORY = Path("/proc/meminfo")
 
 
 def clock(ahead: float, unsure: float, whose: str) -> Finding:
@@ -82,22 +80,10 @@ def _processors(workers: int) -> Finding:
     )
 
 
-def usable_cores() -> float:
-    """As many as this process may use: of its affinity mask and its control group's quota."""
-    allowed = float(len(os.sched_getaffinity(0)))
-    limits = _read("cpu.max").split() or [
-        _read("cpu/cpu.cfs_quota_us"),
-        _read("cpu/cpu.cfs_period_us"),
-    ]
-    try:
-        quota, period = map(int, limits)
-    except ValueError:  # "max", or no control group.
-        return allowed
-    return allowed if quota <= 0 else min(allowed, quota / period)
-
-
 def _memory(workers: int) -> Finding:
     available = available_memory()
+    if available is None:
+        return Finding("memory", Grade.WARNING, "the system does not say how much is free")
     each = available / workers
     words = f"{available / 2**30:.1f} GiB are free, {each / 2**30:.1f} GiB for each worker"
     if each >= _LEAST_MEMORY:
@@ -108,36 +94,6 @@ def _memory(workers: int) -> Finding:
         f"{words}: TensorFlow and Keras alone take about {_LEAST_MEMORY / 2**30:g} GiB of each",
         "fewer workers, or --warm-start, with which they share memory",
     )
-
-
-def available_memory() -> int:
-    """Bytes that this process and its children may take: of the system and its control group.
-
-    What either keeps of files counts as free where it can be dropped.
-    """
-    lines = dict(line.split(":") for line in _MEMORY.read_text().splitlines())
-    available = int(lines["MemAvailable"].split()[0]) << 10
-    most = _read("memory.max") or _read("memory/memory.limit_in_bytes")
-    used = _read("memory.current") or _read("memory/memory.usage_in_bytes")
-    with contextlib.suppress(ValueError):  # "max", or no control group.
-        available = min(available, int(most) - int(used) + _droppable())
-    return max(0, available)
-
-
-def _droppable() -> int:
-    """Bytes of the control group's use that hold files which nobody has touched for a while."""
-    lines = (_read("memory.stat") or _read("memory/memory.stat")).splitlines()
-    found = dict(line.split() for line in lines)
-    # Version 1 has the sum with the groups below under a name of its own; its use is that sum too.
-    return int(found.get("total_inactive_file") or found.get("inactive_file") or 0)
-
-
-def _read(limit: str) -> str:
-    """A file of this process's control group, of version 2 or 1; "" = there is none."""
-    try:
-        return (_CGROUP / limit).read_text().strip()
-    except OSError:
-        return ""
 
 
 def existing(folder: Path) -> Path:

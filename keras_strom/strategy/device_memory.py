@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 import tensorflow as tf
@@ -11,6 +10,7 @@ from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import context
 
 from keras_strom import errors
+from keras_strom.job.machine_limits import available_memory
 from keras_strom.sharing.flat_space import FlatSpace
 
 _FLOAT_BYTES = 4
@@ -58,23 +58,13 @@ def check_memory(space: FlatSpace, local_steps: int = 1) -> None:
                 f"{_in_megabytes(used)} are taken; take fewer workers a card or a larger card, or "
                 'train on the CPU: StromStrategy(devices="/cpu:0")'
             )
-    wanted, there = space.size * _HOST_BYTES, _available()
+    wanted, there = space.size * _HOST_BYTES, available_memory()
     if there is not None and wanted > there:
         raise errors.UnsupportedModel(
             f"this machine has too little memory for a training on GPUs: copies of {space.size} "
             f"parameters take {_in_megabytes(wanted)}, beside their residuals, and "
             f"{_in_megabytes(there)} are left; take fewer workers a machine"
         )
-
-
-def _available(path: str = "/proc/meminfo") -> int | None:
-    """Bytes of the host's memory that are left; None = the system does not say."""
-    try:
-        with open(path) as file:
-            found = re.search(r"^MemAvailable: +(\d+) kB", file.read(), re.MULTILINE)
-    except OSError:
-        return None
-    return None if found is None else int(found[1]) * 1024
 
 
 def _limits() -> dict[str, int]:

@@ -17,7 +17,7 @@ import pytest
 
 from keras_strom import cli, errors
 from keras_strom.doctor import Finding, Grade, examine, machine, network_path, software
-from keras_strom.job import environment, network
+from keras_strom.job import environment, machine_limits, network
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.job_file import JobFile
@@ -194,15 +194,17 @@ def test_a_control_group_bounds_cores_and_memory(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    cores = machine.usable_cores()
+    monkeypatch.setattr(machine_limits, "_CGROUP", tmp_path)
+    cores = machine_limits.usable_cores()
     write(tmp_path, bounded)
-    assert (machine.usable_cores(), machine.available_memory()) == (0.5, 3072)
+    assert (machine_limits.usable_cores(), machine_limits.available_memory()) == (0.5, 3072)
     write(tmp_path, files)  # The kernel drops what it keeps of files where memory is wanted.
-    assert machine.available_memory() == 3872
+    assert machine_limits.available_memory() == 3872
     write(tmp_path, free)
-    assert machine.usable_cores() == cores
-    assert machine.available_memory() > 4096
+    assert machine_limits.usable_cores() == cores
+    available = machine_limits.available_memory()
+    assert available is not None
+    assert available > 4096
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -215,6 +217,17 @@ def test_too_little_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "available_memory", lambda: 3 << 29)
     assert named("memory", machine.findings(1, None)).grade is Grade.GOOD
     assert named("memory", machine.findings(2, None)).grade is Grade.WARNING
+
+
+def test_memory_of_which_the_system_says_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machine_limits, "_MEMORY", tmp_path / "meminfo")
+    assert machine_limits.available_memory() is None
+    found = named("memory", machine.findings(1, None))
+    assert found.words == "the system does not say how much is free"
+    (tmp_path / "meminfo").write_text("MemTotal:        4096 kB\nMemAvailable:    2048 kB\n")
+    assert machine_limits.available_memory() in range((2048 << 10) + 1)
 
 
 def test_a_folder_for_checkpoints_is_tried_and_left_as_it_was(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ emulated_gpu.load(memory=512 << 20)
 import numpy as np  # noqa: E402
 
 from keras_strom import StromStrategy, errors  # noqa: E402
+from keras_strom.job import machine_limits  # noqa: E402
 from keras_strom.strategy import device_memory  # noqa: E402
 
 
@@ -38,9 +39,10 @@ def main() -> None:
     with pytest.raises(errors.UnsupportedModel, match=words):
         model.fit(*zeros, verbose=0)
     words = r"this machine has too little memory .* take 335\.5 MB, .* and 314\.6 MB are left"
+    container = {"memory.max": str(300 << 20), "memory.current": "0"}
     with (
         mock.patch.object(device_memory, "_limits", dict),
-        mock.patch.object(device_memory, "_available", return_value=300 << 20),
+        mock.patch.object(machine_limits, "_read", lambda name: container.get(name, "")),
         pytest.raises(errors.UnsupportedModel, match=words),
     ):
         model.fit(*zeros, verbose=0)
