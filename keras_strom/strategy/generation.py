@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -59,14 +58,13 @@ from keras_strom.strategy.fit_failure import (
 )
 from keras_strom.strategy.new_optimizers import KnownOptimizers
 from keras_strom.strategy.report import TrainingReport, announce, describe
+from keras_strom.strategy.warned_once import WarnOnce
 
 if TYPE_CHECKING:
     from keras_strom.relay.training_relay import TrainingWorker
 
 # From one look for a chief that is to join anew to the next.
 _CHIEF_SECONDS = 0.2
-
-_logger = logging.getLogger("keras_strom")
 
 # Keys of the averages that a training asks for.
 _EPOCH_KEY = 1
@@ -78,9 +76,6 @@ _RATES_KEY = 3
 _FAILED = 1e300
 
 _WELL = Ending()
-
-# A residual element this many thresholds large takes as many steps to be sent.
-_WIND_UP = 1000.0
 
 
 @dataclasses.dataclass
@@ -176,6 +171,7 @@ class Generation:
         history: to be set before `close`; once started, where the others had ended it, theirs.
         endings: once finished, what the workers say of the end.
         failed_afterwards: once reported, whether `fit` has failed after it on some worker.
+        warn_once: logs what the user should know of it.
     """
 
     def __init__(self, sharing: Sharing, models: Sequence[Any], *, follows: bool = False) -> None:
@@ -199,7 +195,7 @@ class Generation:
         self._installed = 0.0, 0  # The difference of this replica, and the hash of what it has.
         self.lost = LostMeanwhile(sharing.worker)
         self._bytes_before = self._wire_bytes()
-        self._warned: set[str] = set()
+        self.warn_once = WarnOnce(sharing.environment.rank)
         self.began = Start()
         self.late = False
         self.lacks_state = False
@@ -214,20 +210,11 @@ class Generation:
             initial_epoch: what `fit` was given; its only model then goes on at the chief's epoch,
                 with the chief's learning rate. None where there are no epochs.
         """
-        sharing = self._sharing
-        if initial_epoch is None and not self._follows and sharing.checkpoints is not None:
-            raise errors.UnsupportedModel(
-                "checkpoint_dir is for training with fit: where a custom loop stands, nobody but "
-                "the program knows. Leave checkpoint_dir out, and save in the loop"
-            )
+        sharing, worker = self._sharing, self._sharing.worker
+        if initial_epoch is None and not self._follows:
+            self._refuse_what_loops_lack()
         # Where the last training failed, what it has not shared waits in the residuals.
         sharing.step.end_own(sharing.space)
-        worker = sharing.worker
-        if initial_epoch is None and not self._follows and worker is not None and worker.outlives:
-            raise errors.UnsupportedModel(
-                'on_master_loss="wait" is for training with fit: a custom loop has no place where '
-                "it could wait for another master. Leave it out"
-            )
         start = None
         if worker is not None:
             self.place_state()
@@ -240,68 +227,96 @@ class Generation:
         if not self._follows:
             sharing.fits += 1
             sharing.space.train(trained)
-        # The chief's comes back with the start; where it is gone, that of an earlier one does.
-        number = np.asarray([self._number], np.float32)
-        told = None if worker is None else self._place(number)
+        # The start writes the chief's number there; without a chief, that of an earlier training.
+        told = None if worker is None else self._place(np.asarray([self._number], np.float32))
         self.began = Start(layout_size=sharing.space.size)
         sharing.step.begin()
         layout = sharing.space.hash()
         sharing.step.extend(sharing.space.size)
         if isinstance(sharing.step, SharedStep):
             check_memory(sharing.space, sharing.step.local_steps)
-        if worker is not None:
-            own = None if sharing.agreed is None else assigned.fingerprint(self._models)
+        if told is not None:
             # Without steps nothing is exchanged, whatever the method is.
             joint = JointPlan() if self._follows else sharing.step.plan(trained)
-            values = self._start_with_others(layout, joint)
-            sharing.started, sharing.has_returned = True, False
-            self.lost.training_starts()
-            worker = sharing.worker
-            assert worker is not None
-            sharing.space.agree()
-            averaged = averaged_state(self._models, sharing.space)
-            state = self._state_before if self._follows else read(averaged)
-            sharing.space.assign(values, sharing.space.entries)
-            places = [entry.place for entry in sharing.space.entries_of(averaged)]
-            self._averaged_at_start = [(place, values[place].copy()) for place in places]
-            take_over_adapted(self._models)
-            self._warn_of_lost_assignments(own)
-            self._forget_residuals()
-            if start is not None:
-                # Behind the chief's progress is the hash of its optimizers, if all have its state.
-                hashed = HASH_LENGTH if sharing.step.has_one_state else 0
-                progress, chiefs = np.split(start.numpy(), [start.shape[0] - hashed])
-                begin = Progress(self._models[0]).install_start(progress)
-                if sharing.step.has_one_state:
-                    own_hash = state_hash(optimizers_of(self._models[0]))
-                    self.lacks_state = not np.array_equal(own_hash, chiefs)
-                self.began = Start(*begin, self.began.layout_size)
-                sharing.step.count_from(self.began.shared_steps)
-            self.late, self.ended = worker.start_info.late, worker.start_info.ended
+            self._take_start(self._start_with_others(layout, joint), start, told)
             if self.ended:
-                self._values_at_end, self._state_at_end = values, self._ask_state_at_end(worker)
                 return
-            if not self._follows:
-                tell_of_those_who_left(
-                    worker,
-                    sharing.told_of,
-                    "%s has ended, so this training begins without its part of the data: all "
-                    "workers must call fit equally often",
-                )
-            sharing.step.bind(worker)
-            self._start_hashes = {
-                id(entry.variable): assigned.hash_of(entry)
-                for entry in left_to_the_program(self._models, self._sharing.space)
-            }
-            # Without the chief the values were the master's, whose state is of an earlier start.
-            if (self._follows or not self.late) and told is not None and told.numpy() != number:
-                assign(averaged, state)
         if isinstance(sharing.step, SharedStep):
             sharing.optimizers.begin(self._models, sharing.step, trained, sharing.environment)
         # Whatever was assigned so far is the start, not a change behind the strategy's back.
         sharing.step.apply(sharing.space.participants)
         sharing.step.begin_own(trained if self._models else [])
         self._started_at = time.monotonic()
+
+    def _refuse_what_loops_lack(self) -> None:
+        """Refuses what custom loops have no place for."""
+        if self._sharing.checkpoints is not None:
+            raise errors.UnsupportedModel(
+                "checkpoint_dir is for training with fit: where a custom loop stands, nobody but "
+                "the program knows. Leave checkpoint_dir out, and save in the loop"
+            )
+        worker = self._sharing.worker
+        if worker is not None and worker.outlives:
+            raise errors.UnsupportedModel(
+                'on_master_loss="wait" is for training with fit: a custom loop has no place where '
+                "it could wait for another master. Leave it out"
+            )
+
+    def _take_start(
+        self, values: npt.NDArray[np.float32], start: tf.Variable | None, told: tf.Variable
+    ) -> None:
+        """Installs the master's `values`, with which all begin, or notes that others have ended.
+
+        `start` is the place of a `fit`'s start values, `told` that of the generation's number.
+        """
+        sharing, worker = self._sharing, self._sharing.worker
+        assert worker is not None
+        sharing.started, sharing.has_returned = True, False
+        self.lost.training_starts()
+        sharing.space.agree()
+        own = None if sharing.agreed is None else assigned.fingerprint(self._models)
+        averaged = averaged_state(self._models, sharing.space)
+        state = self._state_before if self._follows else read(averaged)
+        sharing.space.assign(values, sharing.space.entries)
+        places = [entry.place for entry in sharing.space.entries_of(averaged)]
+        self._averaged_at_start = [(place, values[place].copy()) for place in places]
+        take_over_adapted(self._models)
+        self._warn_of_lost_assignments(own)
+        self._forget_residuals()
+        if start is not None:
+            self._take_progress(start)
+        self.late, self.ended = worker.start_info.late, worker.start_info.ended
+        if self.ended:
+            self._values_at_end, self._state_at_end = values, self._ask_state_at_end(worker)
+            return
+        if not self._follows:
+            tell_of_those_who_left(
+                worker,
+                sharing.told_of,
+                "%s has ended, so this training begins without its part of the data: all "
+                "workers must call fit equally often",
+            )
+        sharing.step.bind(worker)
+        self._start_hashes = {
+            id(entry.variable): assigned.hash_of(entry)
+            for entry in left_to_the_program(self._models, self._sharing.space)
+        }
+        # Without the chief the values were the master's, whose state is of an earlier start.
+        if (self._follows or not self.late) and int(told.numpy()[0]) != self._number:
+            assign(averaged, state)
+
+    def _take_progress(self, start: tf.Variable) -> None:
+        """Installs the chief's progress in a `fit`, as the place of its start values has it."""
+        step = self._sharing.step
+        # Behind the chief's progress is the hash of its optimizers, if all have its state.
+        hashed = HASH_LENGTH if step.has_one_state else 0
+        progress, chiefs = np.split(start.numpy(), [start.shape[0] - hashed])
+        begin = Progress(self._models[0]).install_start(progress)
+        if step.has_one_state:
+            own = state_hash(optimizers_of(self._models[0]))
+            self.lacks_state = not np.array_equal(own, chiefs)
+        self.began = Start(*begin, self.began.layout_size)
+        step.count_from(self.began.shared_steps)
 
     def place_state(self) -> None:
         """Gives places in the flat space to what no optimizer trains and workers average."""
@@ -675,26 +690,5 @@ class Generation:
     def warn(self) -> None:
         """Logs what the user should know of the steps so far, each warning once."""
         step = self._sharing.step
-        if not isinstance(step, SharedStep):
-            return
-        times, threshold = step.wind_up
-        if times > _WIND_UP:
-            self.warn_once(
-                "the largest residual is %.0f times the threshold %.1e: progress waits for as many "
-                "steps before it is sent. Raise the threshold, or clip the residual",
-                times,
-                threshold,
-            )
-        if self._sharing.worker is not None and step.totals.assigned_outside > 0:
-            self.warn_once(
-                "shared variables were assigned outside strategy.run while training ran (%d times; "
-                "a callback, set_weights or load_weights?): such a change is not sent to the other "
-                "workers and is lost at the end of training. Assign before fit instead",
-                int(step.totals.assigned_outside),
-            )
-
-    def warn_once(self, words: str, *arguments: object) -> None:
-        """Logs what the user should know, each thing once."""
-        if words not in self._warned:
-            self._warned.add(words)
-            _logger.warning("worker %d: " + words, self._sharing.environment.rank, *arguments)
+        if isinstance(step, SharedStep):
+            self.warn_once.of_steps(step, shares=self._sharing.worker is not None)

@@ -23,6 +23,7 @@ from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.pulled_step import PulledStep
 from keras_strom.sharing.step import SharedStep
 from keras_strom.strategy.pull_figures import PullFigures
+from keras_strom.strategy.warned_once import WarnOnce
 
 if TYPE_CHECKING:
     from keras_strom.sharing.flat_space import Entry
@@ -108,11 +109,12 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._pull: PullFigures | None = None  # Beside a joint model.
         self._before: _Snapshot | None = None
         self._staleness_before = 0.0
-        self._warned: set[str] = set()
+        self._warn_once = WarnOnce(0)
 
     def attach(self, sharing: Sharing) -> None:
         """`fit` says whose figures these are; without it the monitor does nothing."""
         self._sharing = sharing
+        self._warn_once = WarnOnce(sharing.environment.rank)
         step = sharing.step
         self._pull = PullFigures(sharing, step) if isinstance(step, PulledStep) else None
 
@@ -125,7 +127,6 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts anew."""
         self._before = None
-        self._warned.clear()
         self._staleness_before = 0.0
         if self._pull is not None:
             self._pull.begin()
@@ -291,12 +292,6 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 others * step_ms,
                 step_ms,
             )
-
-    def _warn_once(self, words: str, *arguments: object) -> None:
-        assert self._sharing is not None
-        if words not in self._warned:
-            self._warned.add(words)
-            _logger.warning("worker %d: " + words, self._sharing.environment.rank, *arguments)
 
 
 @dataclasses.dataclass(frozen=True)
