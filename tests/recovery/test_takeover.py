@@ -141,8 +141,8 @@ class Rows(keras.utils.PyDataset):  # type: ignore[misc]
 def test_fit_goes_on_in_the_middle_of_an_epoch(
     kind: str, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    monkeypatch.setattr("keras_strom.strategy.fit.Generation", LateGeneration)
-    monkeypatch.setattr("keras_strom.strategy.fit.take_over", lambda *_: DataPosition(1, 4))
+    monkeypatch.setattr("keras_strom.strategy.one_fit.Generation", LateGeneration)
+    monkeypatch.setattr("keras_strom.strategy.one_fit.take_over", lambda *_: DataPosition(1, 4))
     with StromStrategy(always_encode=True).scope():
         model = build()
     sharing = model.distribute_strategy._sharing
@@ -193,7 +193,7 @@ def test_fit_that_comes_after_the_end_trains_nothing(monkeypatch: pytest.MonkeyP
             self._values_at_end = np.full(self._sharing.space.size, 0.5, np.float32)
             self._state_at_end = np.append(np.arange(8.0), 0.0)
 
-    monkeypatch.setattr("keras_strom.strategy.fit.Generation", EndedGeneration)
+    monkeypatch.setattr("keras_strom.strategy.one_fit.Generation", EndedGeneration)
     with StromStrategy(always_encode=True).scope():
         model = build()
     seen = Batches()

@@ -22,7 +22,7 @@ from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.residual import ResidualClipping
 from keras_strom.sharing.step import SharedStep
 from keras_strom.sharing.threshold import FixedThreshold
-from keras_strom.strategy import fit
+from keras_strom.strategy import one_fit
 from keras_strom.strategy.strategy import StromStrategy
 from tests.support.optimizer_oracle import encode
 from tests.support.option_trainings import ROWS, data, on_two_workers, seeded, table_with_steps
@@ -344,7 +344,7 @@ def test_others_get_no_moving_averages_in_the_parameters_place(
         look("validation", projection)
 
     projections: list[Any] = []
-    monkeypatch.setattr(fit, "donate_if_asked", donate)
+    monkeypatch.setattr(one_fit, "donate_if_asked", donate)
     callbacks = [swaps, AtAnEpochsEnd()]
     model.fit(*data(), epochs=2, verbose=0, validation_data=data(1), callbacks=callbacks)
     assert set(swapped) == {"validation", *["epoch's end"] * on_epoch}
