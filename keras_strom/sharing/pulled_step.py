@@ -81,6 +81,20 @@ class PullOptions:
     wait_timeout: float
     compiled: bool = False
 
+    @property
+    def text(self) -> str:
+        """The options that must be equal on all workers."""
+        return f"method={self.method.text}"
+
+    @property
+    def meets(self) -> bool:
+        """Whether an epoch ends where all workers have ended it."""
+        return self.method.numbers(self.workers).has_rounds
+
+    @property
+    def staleness(self) -> None:
+        """No updates are shared, so none is late."""
+
 
 def _as_one(rates: list[Any]) -> Any:
     """A float32 that tells several learning rates from others; of one it is that."""

@@ -74,6 +74,19 @@ class StepOptions:
     wait_timeout: float
     compiled: bool = False
 
+    @property
+    def text(self) -> str:
+        """The options that must be equal on all workers."""
+        return (
+            f"update_scale={self.scale.rule} warmup_steps={self.scale.warmup_steps} "
+            f"max_staleness={self.staleness} local_steps={self.local_steps}"
+        )
+
+    @property
+    def meets(self) -> bool:
+        """Whether an epoch ends where all workers have ended it."""
+        return self.staleness is not None
+
 
 class SharedStep(TrainingStep):
     """One worker's step over its replica, in graphs and eagerly.

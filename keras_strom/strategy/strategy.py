@@ -15,9 +15,8 @@ import contextlib
 import functools
 import inspect
 import sys
-import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -59,6 +58,7 @@ from keras_strom.strategy.fit_checks import refuse_within_another
 from keras_strom.strategy.fit_failure import say_goodbye
 from keras_strom.strategy.generation import Generation, Sharing
 from keras_strom.strategy.report import TrainingReport
+from keras_strom.strategy.scopes import check_open_scope, scope_of, watch_updates
 from keras_strom.strategy.status_reports import doing, follow_alone, reports_of
 from keras_strom.strategy.trackers import silence_autologging
 from keras_strom.strategy.train_on_batch import wrap_train_on_batch
@@ -212,6 +212,8 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         self._momenta = MaskedMomenta(momentum_masking)
         self._sharing: Sharing | None = None
         if method is not None and environment.size > 1:
+            job = environment.network
+            check_network_beside(method, network.of_script(job) if network else job)
             pull = PullOptions(
                 method=method,
                 rank=environment.rank,
@@ -241,7 +243,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 follow_alone(self._reports)
             else:
                 self._reports.follow(self._sharing)
-        _watch_updates(self)
+        watch_updates(self.extended, self._note_update)
         wrap_fit(_sharing_of)
         wrap_train_on_batch()
         if not environment.is_chief:
@@ -256,21 +258,14 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         global _joined
         worker = join = None
         space = FlatSpace()
-        staleness = options.staleness if isinstance(options, StepOptions) else None
-        meet = staleness is not None
-        if isinstance(options, PullOptions):
-            meet = options.method.numbers(options.workers).has_rounds
         if self._environment.size > 1:
             if _joined is not None and _joined() is not None:
                 raise errors.StromError(
                     f"worker {self._environment.rank} has a StromStrategy already; make one a "
                     "process and create all models in its scope"
                 )
-            if isinstance(options, PullOptions):
-                job = self._environment.network
-                check_network_beside(options.method, network.of_script(job) if network else job)
             join = functools.partial(
-                _join, weakref.ref(self), self._environment, staleness, network
+                _join, weakref.ref(self), self._environment, options.staleness, network
             )
             with doing(self._environment, "joining"):
                 worker = join()
@@ -282,9 +277,9 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
             space=space,
             step=self._make_step(options, space),
             worker=worker,
-            sequenced=staleness is not None,
-            epochs_meet=meet,
-            options_text=_text_of(options),
+            sequenced=options.staleness is not None,
+            epochs_meet=options.meets,
+            options_text=options.text,
             join=join,
             checkpoints=None if plan is None else Checkpointing(plan),
         )
@@ -307,7 +302,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
     def scope(self) -> contextlib.AbstractContextManager[StromStrategy]:
         """Variables created in this context belong to the strategy; trainable ones are shared."""
         creator = tf.variable_creator_scope(self._register_created)
-        return _scope(self, super().scope(), creator)
+        return scope_of(self, super().scope(), creator)
 
     def run(
         self,
@@ -537,16 +532,6 @@ def _check_beside(
     method.numbers(workers)
 
 
-def _text_of(options: StepOptions | PullOptions) -> str:
-    """The options that must be equal on all workers."""
-    if isinstance(options, PullOptions):
-        return f"method={options.method.text}"
-    return (
-        f"update_scale={options.scale.rule} warmup_steps={options.scale.warmup_steps} "
-        f"max_staleness={options.staleness} local_steps={options.local_steps}"
-    )
-
-
 def _check_apply(optimizer: Any, variables: list[Any]) -> Callable[..., Any] | None:
     """Before every step of any Keras optimizer; what is to call it, None = nothing."""
     checked: set[StromStrategy] = set()
@@ -593,7 +578,7 @@ def _sharing_of(model: Any) -> Sharing | None:
     if isinstance(strategy, StromStrategy):
         model_checks.adopt_optimizer(getattr(model, "optimizer", None), strategy)
         return strategy._sharing
-    _check_open_scope()
+    check_open_scope()
     if _joined is not None:
         model_checks.check_in_scope(model)
     return None
@@ -626,75 +611,3 @@ def _check_touched(sharing: Sharing, trace: StepTrace) -> None:
                 f"{entry.variable.name!r} was created after the training had begun; create all "
                 "models before fit, or train the new one in a fit of its own"
             )
-
-
-class _WatchedUpdates:
-    """Mixed into a strategy's `extended`, where optimizers announce which variable they change."""
-
-    _strom: weakref.ref[StromStrategy]
-
-    def update(
-        self,
-        var: Any,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-        group: bool = True,
-    ) -> Any:
-        strategy = self._strom()
-        if strategy is not None:
-            strategy._note_update(var, args[0] if args else None)
-        return super().update(var, fn, args, kwargs, group)  # type: ignore[misc]
-
-    def colocate_vars_with(self, colocate_with_variable: Any) -> Any:
-        # Optimizers make their slots so.
-        if not self.variable_created_in_scope(colocate_with_variable):  # type: ignore[attr-defined]
-            raise model_checks.created_outside(colocate_with_variable)
-        return super().colocate_vars_with(colocate_with_variable)  # type: ignore[misc]
-
-
-def _watch_updates(strategy: StromStrategy) -> None:
-    # `extended` is made by tf.distribute's own constructor, which takes no class for it.
-    extended = strategy.extended
-    extended.__class__ = type("StromExtended", (_WatchedUpdates, type(extended)), {})
-    extended._strom = weakref.ref(strategy)
-
-
-# The strategies whose scopes are open, in each thread the innermost last.
-_open = threading.local()
-
-
-@contextlib.contextmanager
-def _scope(strategy: StromStrategy, outer: Any, inner: Any) -> Iterator[Any]:
-    """Both contexts, the scope of `strategy`, with words where it has ended before its end."""
-    scopes = _open.__dict__.setdefault("scopes", [])
-    raised: BaseException | None = None
-    ended = False
-    try:
-        with outer as entered, inner:
-            scopes.append(strategy)
-            try:
-                yield entered
-            except BaseException as error:
-                raised = error
-                raise
-            finally:
-                ended = not tf.distribute.has_strategy()
-                scopes.pop()
-    except IndexError:  # TensorFlow has no scope to leave.
-        if not ended:
-            raise
-        raise (raised or _scope_ended()) from None
-
-
-def _check_open_scope() -> None:
-    if _open.__dict__.get("scopes") and not tf.distribute.has_strategy():
-        raise _scope_ended()
-
-
-def _scope_ended() -> errors.UnsupportedModel:
-    return errors.UnsupportedModel(
-        "keras.backend.clear_session() (or keras.utils.clear_session) was called inside of "
-        "strategy.scope() and has ended the scope, so what was made after it is not part of the "
-        "strategy; call it before `with strategy.scope():`"
-    )
