@@ -14,9 +14,9 @@ from types import FrameType
 from typing import Any
 
 import keras_strom
-from keras_strom import completion, errors
+from keras_strom import completion, errors, scalability_command
 from keras_strom.command_parser import Defaults, Parser
-from keras_strom.dashboard import reading, terminal
+from keras_strom.dashboard import commands as job_commands
 from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.job import environment
 from keras_strom.job.network import NetworkConfig, parse_address
@@ -144,13 +144,7 @@ def _add_run(commands: Any) -> None:
         "named, to which ssh leads without a password. Give -np, hosts or both; neither means the "
         "nodes of an allocation of Slurm.",
     )
-    run.add_argument(
-        "-np",
-        "--num-proc",
-        type=int,
-        metavar="N",
-        help="number of workers; default: one for each slot of the hosts",
-    )
+    _add_workers(run, "number of workers; default: one for each slot of the hosts")
     hosts = run.add_argument_group("hosts")
     _add_hosts(hosts)
     hosts.add_argument(
@@ -202,13 +196,7 @@ def _add_master(commands: Any) -> None:
         description="Runs the master of a job whose workers are started elsewhere, each by "
         "`keras-strom worker`, and says when one of them fails. It ends with the job.",
     )
-    master.add_argument(
-        "-np",
-        "--num-proc",
-        type=int,
-        metavar="N",
-        help="number of workers; default: SLURM_NTASKS, under Slurm",
-    )
+    _add_workers(master, "number of workers; default: SLURM_NTASKS, under Slurm")
     _add_job_file(
         master,
         "the file that it writes for the workers, readable for its owner alone, and removes at the "
@@ -240,13 +228,7 @@ def _add_worker(commands: Any) -> None:
         metavar="HOST:PORT",
         help="where to reach the master, if not where the file says",
     )
-    worker.add_argument(
-        "--start-timeout",
-        type=float,
-        default=600.0,
-        metavar="SECONDS",
-        help="how long to wait for the file and the master",
-    )
+    _add_start_timeout(worker, "how long to wait for the file and the master")
     _add_script(worker)
 
 
@@ -269,6 +251,20 @@ def _add_prepare(commands: Any) -> None:
     prepare.add_argument("folder", help="where to leave the two files")
 
 
+def _add_workers(parser: Any, words: str) -> None:
+    parser.add_argument("-np", "--num-proc", type=int, metavar="N", help=words)
+
+
+def _add_start_timeout(parser: Any, words: str) -> None:
+    parser.add_argument(
+        "--start-timeout",
+        type=float,
+        default=environment.ClusterEnvironment.join_timeout,
+        metavar="SECONDS",
+        help=words,
+    )
+
+
 def _add_job_file(parser: Any, what: str) -> None:
     parser.add_argument(
         "--job",
@@ -279,13 +275,7 @@ def _add_job_file(parser: Any, what: str) -> None:
 
 def _add_job(parser: Any) -> None:
     """Flags of whoever runs a job."""
-    parser.add_argument(
-        "--start-timeout",
-        type=float,
-        default=600.0,
-        metavar="SECONDS",
-        help="how long workers wait for each other",
-    )
+    _add_start_timeout(parser, "how long workers wait for each other")
     parser.add_argument(
         "--max-failures",
         type=int,
@@ -308,7 +298,6 @@ def _add_job(parser: Any) -> None:
         help="how long a worker that is asked to leave may take to hand over what it has learnt; "
         "then it is killed",
     )
-
     parser.add_argument(
         "--dashboard",
         nargs="?",
@@ -346,70 +335,23 @@ def _add_status(commands: Any) -> None:
     status = _command(
         commands,
         "status",
-        _status,
+        job_commands.status,
         help="tell what a running job does",
         description="Tells once what a job does that was started with --dashboard.",
     )
-    _add_which_job(status)
-    status.add_argument("--json", action="store_true", help="print JSON in place of a table")
+    job_commands.add_status_flags(status)
 
 
 def _add_top(commands: Any) -> None:
     top = _command(
         commands,
         "top",
-        _top,
+        job_commands.top,
         help="watch a running job in the terminal",
         description="Shows what a job does that was started with --dashboard, until it ends or "
         "Ctrl+C is pressed.",
     )
-    _add_which_job(top)
-    top.add_argument(
-        "--interval", type=float, default=1.0, metavar="SECONDS", help="from one look to the next"
-    )
-
-
-def _add_which_job(parser: Any) -> None:
-    parser.add_argument(
-        "job",
-        nargs="?",
-        help="the URL of its page, or the id of the process that serves it; needed where several "
-        "jobs of yours run",
-    )
-
-
-def _status(options: argparse.Namespace) -> int:
-    import rich.console
-
-    state = reading.read_state(reading.find_page(options.job))
-    if options.json:
-        sys.stdout.write(json.dumps(state, indent=2) + "\n")
-    else:
-        console = rich.console.Console()
-        console.print(terminal.state_view(state, width=console.width))
-    return 0
-
-
-def _top(options: argparse.Namespace) -> int:
-    import rich.console
-    import rich.live
-
-    if not 0.1 <= options.interval <= 3600:
-        raise errors.InvalidOption(f"--interval {options.interval:g} must be 0.1 to 3600 seconds")
-    url = reading.find_page(options.job)
-    state = reading.read_state(url)  # What is wrong is said before the screen is taken.
-    console = rich.console.Console()
-    whole = console.is_terminal
-    try:
-        with rich.live.Live(console=console, auto_refresh=False, screen=whole) as live:
-            for state in reading.states(url, options.interval):
-                room = console.height - len(state["slow"]) - 9
-                view = terminal.state_view(state, width=console.width, rows=max(4, room))
-                live.update(view, refresh=True)
-    except KeyboardInterrupt:
-        return 0
-    sys.stdout.write("\n" * (not whole) + f"{state['ended']}\n")
-    return 0
+    job_commands.add_top_flags(top)
 
 
 def _add_doctor(commands: Any) -> None:
@@ -422,12 +364,8 @@ def _add_doctor(commands: Any) -> None:
         "processors, memory, clocks, the address and ports that a run with these flags would use, "
         "and the relay's packets on them. The exit code is 1 where a run would fail.",
     )
-    doctor.add_argument(
-        "-np",
-        "--num-proc",
-        type=int,
-        metavar="N",
-        help="number of workers that are to run; default: 2, or one for each slot of the hosts",
+    _add_workers(
+        doctor, "number of workers that are to run; default: 2, or one for each slot of the hosts"
     )
     _add_hosts(doctor.add_argument_group("hosts"))
     _add_network(doctor, _EXAMINED)
@@ -464,78 +402,13 @@ def _add_scalability(commands: Any) -> None:
     scalability = _command(
         commands,
         "scalability",
-        _show_scalability,
+        scalability_command.show,
         help="tell how much faster a cluster would train",
         description="Tells how much faster a cluster would train than one worker: from the time of "
         "a plain Keras step, and what encoding, adding and relaying cost, as measured on this "
         "machine where it is not given.",
     )
-    add = scalability.add_argument
-    add("--iteration", type=float, required=True, metavar="SECONDS", help="of a plain Keras step")
-    add(
-        "--parameters",
-        type=int,
-        metavar="N",
-        help="of the model; needed where something is measured",
-    )
-    add("--density", type=float, default=1e-3, help="share of the elements that a step sends")
-    add("--nodes", type=int, default=32, help="machines, at most")
-    add("--workers-per-node", type=int, default=1, metavar="N", help="worker processes on each")
-    add(
-        "--link", type=float, default=1.0, metavar="GBIT", help="of a machine, each way, per second"
-    )
-    add("--topology", choices=("auto", "plain", "mesh"), default="auto", help="star or tree")
-    add("--encode", type=float, metavar="SECONDS", help="to encode an update")
-    add("--apply", type=float, metavar="SECONDS", help="to add a received one")
-    add("--message-bytes", type=float, metavar="BYTES", help="of an encoded update")
-    add("--service", type=float, metavar="SECONDS", help="to receive or to send one in the relay")
-    add("--picture", metavar="FILE", help="draw it, too (.png, .svg, .pdf)")
-
-
-def _show_scalability(options: argparse.Namespace) -> int:
-    import rich.console
-
-    from keras_strom import scalability
-
-    given = {
-        name: getattr(options, name)
-        for name in ("encode", "apply", "message_bytes", "service")
-        if getattr(options, name) is not None
-    }
-    if len(given) == 4:
-        cost = scalability.StepCost(iteration=options.iteration, **given)
-    elif options.parameters is None:
-        raise errors.InvalidOption(
-            "--parameters is needed to measure what is not given: --encode, --apply, "
-            "--message-bytes and --service"
-        )
-    else:
-        measured = scalability.measure(
-            iteration=options.iteration, parameters=options.parameters, density=options.density
-        )
-        cost = dataclasses.replace(measured, **given)
-    counts = [1 << i for i in range(options.nodes.bit_length()) if 1 << i < options.nodes]
-    rows = [
-        scalability.predict(
-            cost,
-            nodes=nodes,
-            workers_per_node=options.workers_per_node,
-            link=options.link * 1e9,
-            topology=options.topology,
-        )
-        for nodes in [*counts, options.nodes]
-    ]
-    console = rich.console.Console()
-    console.print(
-        f"a step {1e3 * cost.iteration:.1f} ms, encoding {1e3 * cost.encode:.2f} ms, adding a "
-        f"message {1e3 * cost.apply:.3f} ms, a message {cost.message_bytes / 1e3:.1f} kB, relaying "
-        f"it {1e6 * cost.service:.1f} us; {options.link:g} Gbit/s",
-        highlight=False,
-    )
-    console.print(scalability.table(rows))
-    if options.picture is not None:
-        scalability.draw(rows, options.picture)
-    return 0
+    scalability_command.add_flags(scalability)
 
 
 def _add_completion(commands: Any) -> None:
@@ -596,24 +469,31 @@ def _job(options: argparse.Namespace) -> Job:
         if not hosts:
             raise errors.InvalidOption("say how many workers there are (-np 4) or where (--hosts)")
         workers = sum(host.slots for host in hosts)
-    if workers < 1:
-        raise errors.InvalidOption(f"-np {workers}: there must be at least one worker")
     return Job(
         work=Script(options.script, tuple(options.arguments)),
-        workers=workers,
-        network=_network(options, _NETWORK),
         env=dict(map(_variable, options.env or ())),
-        start_timeout=options.start_timeout,
-        max_failures=options.max_failures,
-        min_workers=options.min_workers,
-        drain_seconds=options.drain_seconds,
         drain_signal=options.drain_signal,
         drain_file=options.drain_file,
         warm_start=options.warm_start,
         hosts=hosts,
         ssh_args=split_options(options.ssh_args),
-        dashboard=PageAddress.of(options.dashboard),
+        **_of_any_job(options, workers),
     )
+
+
+def _of_any_job(options: argparse.Namespace, workers: int) -> dict[str, Any]:
+    """What `_add_job`'s and `_add_network`'s flags say, as arguments of `Job`."""
+    if workers < 1:
+        raise errors.InvalidOption(f"-np {workers}: there must be at least one worker")
+    return {
+        "workers": workers,
+        "network": _network(options, _NETWORK),
+        "start_timeout": options.start_timeout,
+        "max_failures": options.max_failures,
+        "min_workers": options.min_workers,
+        "drain_seconds": options.drain_seconds,
+        "dashboard": PageAddress.of(options.dashboard),
+    }
 
 
 def _hosts(options: argparse.Namespace) -> tuple[Host, ...]:
@@ -627,18 +507,7 @@ def _master(options: argparse.Namespace) -> int:
     workers = options.num_proc if options.num_proc is not None else environment.scheduled_size()
     if workers is None:
         raise errors.InvalidOption("say how many workers there are: -np 4")
-    if workers < 1:
-        raise errors.InvalidOption(f"-np {workers}: there must be at least one worker")
-    job = Job(
-        work=None,
-        workers=workers,
-        network=_network(options, _NETWORK),
-        start_timeout=options.start_timeout,
-        max_failures=options.max_failures,
-        min_workers=options.min_workers,
-        drain_seconds=options.drain_seconds,
-        dashboard=PageAddress.of(options.dashboard),
-    )
+    job = Job(work=None, **_of_any_job(options, workers))
     master_command.serve(job, _job_file(options))
     return 0
 
@@ -691,7 +560,3 @@ def _complain(text: str) -> None:
 
 def _end_on_signal(number: int, _: FrameType | None) -> None:
     sys.exit(128 + number)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
