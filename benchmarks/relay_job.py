@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import namespaces, report
-from keras_strom._native.node import MERGING
+from keras_strom._native.master_node import MERGING
 
 PROGRAM = report.ROOT / "build" / "bench" / "native" / "relay_node"
 

@@ -1,4 +1,4 @@
-"""Masters and workers of libstrom.so as Python objects.
+"""Workers of libstrom.so as Python objects, and what masters (`master_node`) share with them.
 
 Thin: every method is one call of the C interface (``custom_ops/capi/strom.h``), with arrays checked
 on the way in and errors raised as the exceptions of `keras_strom.errors`. `keras_strom.relay` and
@@ -14,7 +14,6 @@ import json
 import math
 import threading
 from collections.abc import Callable, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,47 +24,18 @@ from keras_strom._native.local_model import MethodStruct, RangeStruct
 from keras_strom.job.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
 from keras_strom.method import MethodNumbers
 
-#: Topologies by the names of `NetworkConfig`, as the C interface numbers them.
-TOPOLOGIES = MappingProxyType({"auto": 0, "plain": 1, "mesh": 2})
-
-#: How updates are merged, likewise.
-MERGING = MappingProxyType({"auto": 0, "off": 1, "on": 2})
-
-#: STROM_MAX_BYTES, the longest message of a `BytesNode`: 4 MiB less the header.
-MAX_BYTES = (4 << 20) - 56
-
 #: kJoinsAnew: with these words, and why, a worker leaves that joins anew; no start is without it.
 JOINS_ANEW = "joins anew: "
 #: kCannotStart: the beginning of that why which the master keeps for all who come to the start.
 CANNOT_START = "cannot start: "
 
+#: Types of the C interface.
+Handle = ctypes.c_int64
+Pointer = ctypes.c_void_p
+KeyBytes = ctypes.c_uint8 * KEY_BYTES
+JobIdBytes = ctypes.c_uint8 * JOB_ID_BYTES
+
 _POLL_SECONDS = 0.2
-_Handle = ctypes.c_int64
-_Pointer = ctypes.c_void_p
-_KeyBytes = ctypes.c_uint8 * KEY_BYTES
-_JobIdBytes = ctypes.c_uint8 * JOB_ID_BYTES
-
-
-class _MasterOptions(ctypes.Structure):
-    """`strom_master_options`."""
-
-    _fields_ = (
-        ("bind_address", ctypes.c_char_p),
-        ("port", ctypes.c_int32),
-        ("workers", ctypes.c_int32),
-        ("secret", ctypes.POINTER(ctypes.c_uint8)),
-        ("job_id", ctypes.POINTER(ctypes.c_uint8)),
-        ("failure_timeout_ns", ctypes.c_int64),
-        ("epoch", ctypes.c_uint64),
-        ("topology", ctypes.c_int32),
-        ("max_children", ctypes.c_int32),
-        ("max_depth", ctypes.c_int32),
-        ("merging", ctypes.c_int32),
-        ("same_host", ctypes.c_int32),
-        ("any_bytes", ctypes.c_int32),
-        ("min_workers", ctypes.c_int32),
-        ("private_key", ctypes.POINTER(ctypes.c_uint8)),
-    )
 
 
 class _WorkerOptions(ctypes.Structure):
@@ -116,79 +86,6 @@ class StartInfo:
     resume_iteration: int = -1
 
 
-class MasterNode:
-    """The master's I/O thread. See `strom_master_create`."""
-
-    def __init__(
-        self,
-        credentials: Credentials,
-        *,
-        workers: int,
-        bind_address: str = "",
-        port: int = 0,
-        failure_timeout: float = 5.0,
-        epoch: int = 1,
-        topology: str = "auto",
-        max_children: int = 8,
-        max_depth: int = 5,
-        merging: str = "auto",
-        same_host: bool = True,
-        any_bytes: bool = False,
-        min_workers: int = 0,
-        private_key: bytes | None = None,
-    ) -> None:
-        options = _MasterOptions(
-            bind_address=bind_address.encode(),
-            port=port,
-            workers=workers,
-            secret=_KeyBytes.from_buffer_copy(credentials.secret),
-            job_id=_JobIdBytes.from_buffer_copy(credentials.job_id),
-            failure_timeout_ns=_nanoseconds(failure_timeout),
-            epoch=epoch,
-            topology=TOPOLOGIES[topology],
-            max_children=max_children,
-            max_depth=max_depth,
-            merging=MERGING[merging],
-            same_host=same_host,
-            any_bytes=any_bytes,
-            min_workers=min_workers,
-            private_key=None if private_key is None else _KeyBytes.from_buffer_copy(private_key),
-        )
-        handle = ctypes.c_int64()
-        create = declare("strom_master_create", _Pointer, _Pointer)
-        check(create(ctypes.addressof(options), ctypes.addressof(handle)))
-        self.handle = handle.value
-
-    @property
-    def port(self) -> int:
-        """The UDP port it listens on."""
-        port = ctypes.c_int32()
-        read = declare("strom_master_port", _Handle, _Pointer)
-        check(read(self.handle, ctypes.addressof(port)))
-        return port.value
-
-    @property
-    def public_key(self) -> bytes:
-        """Its X25519 key, which workers must be given beside the secret."""
-        key = _KeyBytes()
-        read = declare("strom_master_public_key", _Handle, _Pointer)
-        check(read(self.handle, ctypes.addressof(key)))
-        return bytes(key)
-
-    def status(self) -> dict[str, Any]:
-        """State and counters; docs/internals/native.md lists the keys."""
-        return _status(self.handle)
-
-    def worker_has_ended(self, rank: int) -> None:
-        """Says that this worker's process has ended; who waits hears of it where it never came."""
-        check(declare("strom_master_worker_has_ended", _Handle, ctypes.c_int32)(self.handle, rank))
-
-    def close(self, reason: str = "") -> None:
-        """Tells every worker to end with `reason` and ends the thread. Harmless when repeated."""
-        close = declare("strom_master_close", _Handle, ctypes.c_char_p)
-        check(close(self.handle, _words(reason)))
-
-
 class JoinedNode:
     """What joins a master: an I/O thread behind a handle, with its counters and its end.
 
@@ -224,20 +121,20 @@ class JoinedNode:
             port=port,
             master_host=master[0].encode(),
             master_port=master[1],
-            secret=_KeyBytes.from_buffer_copy(credentials.secret),
-            job_id=_JobIdBytes.from_buffer_copy(credentials.job_id),
-            master_public_key=_KeyBytes.from_buffer_copy(credentials.master_public_key),
+            secret=KeyBytes.from_buffer_copy(credentials.secret),
+            job_id=JobIdBytes.from_buffer_copy(credentials.job_id),
+            master_public_key=KeyBytes.from_buffer_copy(credentials.master_public_key),
             rank=rank,
             size=size,
             attempt=attempt,
             max_staleness=-1 if max_staleness is None else max_staleness,
-            failure_timeout_ns=_nanoseconds(failure_timeout),
-            join_timeout_ns=_nanoseconds(check_seconds("join_timeout", join_timeout)),
+            failure_timeout_ns=wait_ns(failure_timeout),
+            join_timeout_ns=wait_ns(check_seconds("join_timeout", join_timeout)),
             same_host=same_host,
-            master_wait_ns=_nanoseconds(master_wait),
+            master_wait_ns=wait_ns(master_wait),
         )
         self.handle = 0
-        join = declare(f"strom_{self._kind}_join", _Pointer, _Pointer)
+        join = declare(f"strom_{self._kind}_join", Pointer, Pointer)
 
         def joined() -> int:  # Which may be when nobody waits for it any more.
             handle = ctypes.c_int64()
@@ -249,13 +146,13 @@ class JoinedNode:
 
     def status(self) -> dict[str, Any]:
         """State and counters; docs/internals/native.md lists the keys."""
-        return _status(self.handle)
+        return status_of(self.handle)
 
     def close(self, reason: str = "") -> None:
         """Says goodbye (`reason` "" = the work is done). Harmless when repeated."""
         if self.handle:
-            close = declare(f"strom_{self._kind}_close", _Handle, ctypes.c_char_p)
-            check(close(self.handle, _words(reason)))
+            close = declare(f"strom_{self._kind}_close", Handle, ctypes.c_char_p)
+            check(close(self.handle, utf8(reason)))
 
     def _wait(self, function: Callable[..., int], *arguments: object) -> None:
         """Calls `function` on a thread of its own, so that Ctrl+C reaches this one.
@@ -305,8 +202,8 @@ class WorkerNode(JoinedNode):
         Raises:
             DeadlinePassed: it does not within `timeout` seconds; the worker is still there.
         """
-        leave = declare("strom_worker_drain", _Handle, ctypes.c_int64)
-        self._wait(leave, self.handle, _nanoseconds(timeout))
+        leave = declare("strom_worker_drain", Handle, ctypes.c_int64)
+        self._wait(leave, self.handle, wait_ns(timeout))
 
     def start(
         self,
@@ -350,17 +247,17 @@ class WorkerNode(JoinedNode):
         places = (RangeStruct * len(ranges))(*(RangeStruct(*one) for one in ranges))
         begin = declare(
             "strom_worker_start",
-            _Handle,
+            Handle,
             ctypes.c_uint64,
             ctypes.c_int64,
             ctypes.c_uint64,
             ctypes.c_char_p,
-            _Pointer,
-            _Pointer,
+            Pointer,
+            Pointer,
             ctypes.c_int64,
             ctypes.c_int64,
-            _Pointer,
-            _Pointer,
+            Pointer,
+            Pointer,
             ctypes.c_int64,
         )
         self._wait(
@@ -376,7 +273,7 @@ class WorkerNode(JoinedNode):
             cycles,
             own,
             parameters.ctypes,
-            _nanoseconds(timeout),
+            wait_ns(timeout),
         )
         return parameters
 
@@ -384,7 +281,7 @@ class WorkerNode(JoinedNode):
     def start_info(self) -> StartInfo:
         """How the generation has begun; valid after `start`."""
         found = _StartInfo()
-        read = declare("strom_worker_started", _Handle, _Pointer)
+        read = declare("strom_worker_started", Handle, Pointer)
         check(read(self.handle, ctypes.addressof(found)))
         return StartInfo(bool(found.late), bool(found.ended), found.resume_iteration)
 
@@ -420,12 +317,12 @@ class WorkerNode(JoinedNode):
             parameters: float32 [layout_size], as they are between two steps.
         """
         values = _floats(parameters, parameters.size)
-        give = declare("strom_worker_hand_over", _Handle, _Pointer, ctypes.c_int64)
+        give = declare("strom_worker_hand_over", Handle, Pointer, ctypes.c_int64)
         check(give(self.handle, values.ctypes.data, values.size))
 
     def donate(self, data: bytes) -> None:
         """Answers all who have asked with `data`; empty = nothing to give, another is asked."""
-        give = declare("strom_worker_donate", _Handle, ctypes.c_char_p, ctypes.c_int64)
+        give = declare("strom_worker_donate", Handle, ctypes.c_char_p, ctypes.c_int64)
         check(give(self.handle, data, len(data)))
 
     def take_donation(self, timeout: float | None) -> bytes | None:
@@ -455,16 +352,16 @@ class WorkerNode(JoinedNode):
         size = ctypes.c_int64()
         request = declare(
             "strom_worker_take_donation",
-            _Handle,
+            Handle,
             ctypes.c_int64,
             Allocate,
-            _Pointer,
-            _Pointer,
+            Pointer,
+            Pointer,
         )
         self._wait(
             request,
             self.handle,
-            _nanoseconds(timeout),
+            wait_ns(timeout),
             Allocate(allocate),
             None,
             ctypes.byref(size),
@@ -485,11 +382,11 @@ class WorkerNode(JoinedNode):
         contributors = ctypes.c_int32()
         request = declare(
             "strom_worker_average",
-            _Handle,
+            Handle,
             ctypes.c_uint64,
-            _Pointer,
+            Pointer,
             ctypes.c_int64,
-            _Pointer,
+            Pointer,
             ctypes.c_int64,
         )
         self._wait(
@@ -499,7 +396,7 @@ class WorkerNode(JoinedNode):
             averaged.ctypes,
             averaged.size,
             ctypes.byref(contributors),
-            _nanoseconds(timeout),
+            wait_ns(timeout),
         )
         return averaged, contributors.value
 
@@ -512,22 +409,22 @@ class WorkerNode(JoinedNode):
         """
         values = np.empty(size, np.float32)
         request = declare(
-            "strom_worker_joint_model", _Handle, _Pointer, ctypes.c_int64, ctypes.c_int64
+            "strom_worker_joint_model", Handle, Pointer, ctypes.c_int64, ctypes.c_int64
         )
-        self._wait(request, self.handle, values.ctypes, size, _nanoseconds(timeout))
+        self._wait(request, self.handle, values.ctypes, size, wait_ns(timeout))
         return values
 
     def joint_cycles(self) -> int:
         """Cycles that the joint model has finished, as the master has told last; 0 without one."""
         cycles = ctypes.c_int64()
-        read = declare("strom_worker_joint_cycles", _Handle, ctypes.POINTER(ctypes.c_int64))
+        read = declare("strom_worker_joint_cycles", Handle, ctypes.POINTER(ctypes.c_int64))
         check(read(self.handle, ctypes.byref(cycles)))
         return cycles.value
 
     def finish(self, stop: bool = False, *, timeout: float | None = None) -> None:
         """No more updates from here; returns when all that any member sent is here."""
-        request = declare("strom_worker_finish", _Handle, ctypes.c_int32, ctypes.c_int64)
-        self._wait(request, self.handle, int(stop), _nanoseconds(timeout))
+        request = declare("strom_worker_finish", Handle, ctypes.c_int32, ctypes.c_int64)
+        self._wait(request, self.handle, int(stop), wait_ns(timeout))
 
     def result(
         self, state: np.ndarray, values: np.ndarray, *, timeout: float | None = None
@@ -547,10 +444,10 @@ class WorkerNode(JoinedNode):
         parameters = np.ascontiguousarray(values, np.float32).reshape(-1)
         request = declare(
             "strom_worker_result",
-            _Handle,
-            _Pointer,
+            Handle,
+            Pointer,
             ctypes.c_int64,
-            _Pointer,
+            Pointer,
             ctypes.c_int64,
             ctypes.c_int64,
         )
@@ -561,7 +458,7 @@ class WorkerNode(JoinedNode):
             averaged.size,
             parameters.ctypes,
             parameters.size,
-            _nanoseconds(timeout),
+            wait_ns(timeout),
         )
         return averaged, parameters
 
@@ -572,10 +469,10 @@ class WorkerNode(JoinedNode):
         worst = ctypes.c_double()
         request = declare(
             "strom_worker_verify",
-            _Handle,
+            Handle,
             ctypes.c_double,
             ctypes.c_uint64,
-            _Pointer,
+            Pointer,
             ctypes.c_int64,
         )
         self._wait(
@@ -584,69 +481,16 @@ class WorkerNode(JoinedNode):
             difference,
             parameters_hash,
             ctypes.byref(worst),
-            _nanoseconds(timeout),
+            wait_ns(timeout),
         )
         return worst.value
-
-
-class BytesNode(JoinedNode):
-    """A worker of a relay of any bytes. See `strom_bytes_join` and what follows it.
-
-    Its calls block the calling thread, Ctrl+C included, for their timeout: keep that short.
-    """
-
-    _kind = "bytes"
-
-    def submit(self, data: bytes, timeout: float) -> int:
-        """Sends `data` to all others and returns its number."""
-        counter = ctypes.c_uint64()
-        send = declare(
-            "strom_bytes_submit", _Handle, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, _Pointer
-        )
-        duration = _nanoseconds(timeout)
-        check(send(self.handle, data, len(data), duration, ctypes.addressof(counter)))
-        return counter.value
-
-    def poll(self, room: ctypes.Array[ctypes.c_char], timeout: float) -> tuple[int, int, int]:
-        """The next message's (origin, counter, length); its bytes are in `room`.
-
-        Args:
-            room: takes MAX_BYTES.
-            timeout: seconds; the length is -1 where nothing came.
-        """
-        origin, counter, size = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_int64()
-        take = declare(
-            "strom_bytes_poll",
-            _Handle,
-            ctypes.c_int64,
-            _Pointer,
-            _Pointer,
-            _Pointer,
-            _Pointer,
-        )
-        check(
-            take(
-                self.handle,
-                _nanoseconds(timeout),
-                ctypes.addressof(origin),
-                ctypes.addressof(counter),
-                ctypes.addressof(room),
-                ctypes.addressof(size),
-            )
-        )
-        return origin.value, counter.value, size.value
-
-    def flush(self, timeout: float) -> None:
-        """Waits until the master has all that was submitted."""
-        wait = declare("strom_bytes_flush", _Handle, ctypes.c_int64)
-        check(wait(self.handle, _nanoseconds(timeout)))
 
 
 @functools.cache
 def _cheap(name: str) -> Any:
     """A function whose result is no code, so that it is not for `declare`."""
     function = getattr(library(), name)
-    function.argtypes, function.restype = (_Handle,), ctypes.c_int32
+    function.argtypes, function.restype = (Handle,), ctypes.c_int32
     return function
 
 
@@ -663,11 +507,12 @@ def check_seconds(name: str, seconds: object) -> float:
     return float(seconds)
 
 
-def _nanoseconds(seconds: float | None) -> int:
+def wait_ns(seconds: float | None) -> int:
+    """A time to wait as the C interface takes it; None = for ever."""
     return -1 if seconds is None else nanoseconds(check_seconds("timeout", seconds))
 
 
-def _words(reason: str) -> bytes:
+def utf8(reason: str) -> bytes:
     """Words for others; an error's may hold a file's name that is no UTF-8."""
     return reason.encode("utf-8", "backslashreplace")
 
@@ -679,8 +524,9 @@ def _floats(values: np.ndarray, size: int) -> np.ndarray:
     return array
 
 
-def _status(handle: int) -> dict[str, Any]:
-    read = declare("strom_node_status", _Handle, _Pointer, ctypes.c_int64, _Pointer)
+def status_of(handle: int) -> dict[str, Any]:
+    """State and counters of a node; docs/internals/native.md lists the keys."""
+    read = declare("strom_node_status", Handle, Pointer, ctypes.c_int64, Pointer)
     size = ctypes.c_int64()
     capacity = 1 << 16
     while True:

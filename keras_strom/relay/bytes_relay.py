@@ -34,7 +34,9 @@ import time
 from typing import Any, NamedTuple
 
 from keras_strom import errors
-from keras_strom._native.node import MAX_BYTES, BytesNode, MasterNode, check_seconds
+from keras_strom._native.bytes_node import MAX_BYTES, BytesNode
+from keras_strom._native.master_node import MasterNode
+from keras_strom._native.node import check_seconds
 from keras_strom.job import environment
 from keras_strom.job.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
 from keras_strom.job.joining import at_first_that_answers, explained

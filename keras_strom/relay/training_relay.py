@@ -11,7 +11,8 @@ import contextlib
 from typing import Any
 
 from keras_strom import errors
-from keras_strom._native.node import MasterNode, WorkerNode
+from keras_strom._native.master_node import MasterNode
+from keras_strom._native.node import WorkerNode
 from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment

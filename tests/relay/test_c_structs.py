@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from keras_strom._native import codec, local_model, node
+from keras_strom._native import codec, local_model, master_node, node
 from tests.support import cuda_library
 
 MIRRORS: dict[str, type[ctypes.Structure]] = {
-    "strom_master_options": node._MasterOptions,
+    "strom_master_options": master_node._MasterOptions,
     "strom_worker_options": node._WorkerOptions,
     "strom_start_info": node._StartInfo,
     "strom_range": local_model.RangeStruct,

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.update_accounts import Account, lost
 from keras_strom import NetworkConfig, errors
-from keras_strom._native import node
+from keras_strom._native import master_node
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.method import AllReduce
@@ -171,6 +171,6 @@ def test_a_scripts_own_network_does_not_hide_that_the_jobs_master_merges() -> No
 def test_the_library_refuses_a_way_of_merging_that_it_does_not_know(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(node, "MERGING", {"auto": 3})
+    monkeypatch.setattr(master_node, "MERGING", {"auto": 3})
     with pytest.raises(errors.StromError, match="there is no merging 3"):
-        node.MasterNode(Credentials.new(), workers=2, bind_address="127.0.0.1")
+        master_node.MasterNode(Credentials.new(), workers=2, bind_address="127.0.0.1")

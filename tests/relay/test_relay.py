@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 
 from keras_strom import NetworkConfig, errors, relay
 from keras_strom._native import node
-from keras_strom._native.node import BytesNode, WorkerNode
+from keras_strom._native.bytes_node import BytesNode
+from keras_strom._native.node import WorkerNode
 from keras_strom.job.credentials import Credentials
 from keras_strom.relay import JoinInfo, Master, Message, Worker, counters, new_secret
 from keras_strom.relay.counters import NodeCounters
