@@ -47,8 +47,8 @@ from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.master_options import Master, MasterOptions, StartMaster
-from keras_strom.runner.process import Script
 from keras_strom.runner.start_master import start_master
+from keras_strom.runner.work import Script
 from tests.support.scripts import elastic
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from benchmarks.hits import Kill, Killer
 from keras_strom import errors
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
-from keras_strom.runner.process import Script
+from keras_strom.runner.work import Script
 from tests.support.scripts import elastic
 
 #: Of a step. Four steps of the small model take a fraction of it on two cores.

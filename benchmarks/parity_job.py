@@ -11,7 +11,7 @@ import keras
 from benchmarks.parity_tasks import TASKS, Sharing
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.launcher import Job, launch
-from keras_strom.runner.process import Function
+from keras_strom.runner.work import Function
 from keras_strom.strategy.strategy import StromStrategy
 
 TASK = TASKS["mlp"]

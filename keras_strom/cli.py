@@ -24,8 +24,8 @@ from keras_strom.runner import master_command, scheduled_worker, slurm
 from keras_strom.runner.console import let_go_of_output
 from keras_strom.runner.hosts import Host, parse_hosts, read_hostfile
 from keras_strom.runner.launcher import Job, launch
-from keras_strom.runner.process import Script
 from keras_strom.runner.ssh import split_options
+from keras_strom.runner.work import Script
 
 _EXIT_BAD_INPUT = 2
 

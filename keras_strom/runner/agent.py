@@ -24,16 +24,10 @@ from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.network import HostPort, NetworkConfig, resolve_address
 from keras_strom.job.worker_record import WorkerRecord
 from keras_strom.runner.drain_triggers import check_triggers, drain_triggers
+from keras_strom.runner.outcome import Outcome
 from keras_strom.runner.places import ThisMachine
 from keras_strom.runner.ports import check_ports
-from keras_strom.runner.process import (
-    GRACE_SECONDS,
-    Function,
-    Outcome,
-    Script,
-    WorkerListener,
-    WorkerProcess,
-)
+from keras_strom.runner.process import GRACE_SECONDS, WorkerListener, WorkerProcess
 from keras_strom.runner.wire import (
     Message,
     Preparation,
@@ -42,6 +36,7 @@ from keras_strom.runner.wire import (
     parts_of,
     shortened,
 )
+from keras_strom.runner.work import Function, Script
 
 _PREPARE_SECONDS = 60.0
 _HEARTBEATS_IN_A_SILENCE = 5

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_strom import errors
-from keras_strom.runner.process import Function
+from keras_strom.runner.work import Function
 
 
 def call_of(

@@ -22,9 +22,9 @@ from keras_strom.runner.console import workers_in_words
 from keras_strom.runner.fleet import silence_seconds
 from keras_strom.runner.job_file import JobFile
 from keras_strom.runner.places import Place, Places
-from keras_strom.runner.process import Function, Script
 from keras_strom.runner.remote_machine import RemoteMachine, check_version
 from keras_strom.runner.wire import Preparation
+from keras_strom.runner.work import Function, Script
 
 _HELLO_SECONDS = 10.0
 _MOST_STRANGERS = 64

@@ -24,9 +24,9 @@ from keras_strom.job.network import HostPort, NetworkConfig, format_address
 from keras_strom.runner import ssh
 from keras_strom.runner.hosts import Host
 from keras_strom.runner.places import Machine, Places, Slots, ThisMachine
-from keras_strom.runner.process import Function, Script
 from keras_strom.runner.remote_machine import RemoteMachine
 from keras_strom.runner.wire import Preparation
+from keras_strom.runner.work import Function, Script
 
 #: This machine's place among the hosts.
 HERE = "localhost"

@@ -26,22 +26,19 @@ from keras_strom.runner.fleet import Fleet, Machines
 from keras_strom.runner.hosts import Host
 from keras_strom.runner.job_master import JobMaster
 from keras_strom.runner.master_options import MasterOptions, StartMaster
-from keras_strom.runner.output import WithoutInterrupt
-from keras_strom.runner.places import Machine, Place, Places, RunningWorker, ThisMachine
-from keras_strom.runner.ports import check_ports
-from keras_strom.runner.process import (
-    GRACE_SECONDS,
+from keras_strom.runner.outcome import (
     LATE_DRAIN,
     MOST_IDLE_DRAINS,
     TOO_MANY_DRAINS,
-    Function,
     Outcome,
-    Script,
-    WorkerListener,
-    check_env,
     first_cause,
 )
+from keras_strom.runner.output import WithoutInterrupt
+from keras_strom.runner.places import Machine, Place, Places, RunningWorker, ThisMachine
+from keras_strom.runner.ports import check_ports
+from keras_strom.runner.process import GRACE_SECONDS, WorkerListener, check_env
 from keras_strom.runner.start_master import start_master
+from keras_strom.runner.work import Function, Script
 
 # So long after the last of those that have ended well the user is told for whom the job waits.
 _LATE_SECONDS = 60.0

@@ -13,8 +13,10 @@ from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.gpus import one_each
 from keras_strom.runner.fork_server import ForkServers
-from keras_strom.runner.process import Function, Outcome, Script, WorkerListener, WorkerProcess
+from keras_strom.runner.outcome import Outcome
+from keras_strom.runner.process import WorkerListener, WorkerProcess
 from keras_strom.runner.started_process import fresh_interpreter
+from keras_strom.runner.work import Function, Script
 
 
 class RunningWorker(Protocol):

@@ -11,24 +11,20 @@ import dataclasses
 import fcntl
 import logging
 import os
-import re
 import select
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from keras_strom import errors
 from keras_strom.job import environment
 from keras_strom.job.credentials import Credentials
 from keras_strom.job.drain import (
     DRAIN,
-    DRAINED_EXIT_CODE,
     END,
-    LEFT,
-    LEFT_WITHOUT_A_STEP,
     TOO_LATE,
     after,
 )
@@ -37,6 +33,7 @@ from keras_strom.job.linux import create_memory_file
 from keras_strom.job.process_status import process_end
 from keras_strom.job.worker_record import MAX_BYTES, WorkerRecord
 from keras_strom.runner import worker_main
+from keras_strom.runner.outcome import Outcome, described_exit, last_words
 from keras_strom.runner.output import LineSplitter, OutputRecord, is_startup_note
 from keras_strom.runner.started_process import (
     NewProcess,
@@ -45,25 +42,11 @@ from keras_strom.runner.started_process import (
     fresh_interpreter,
     memory_file,
 )
-from keras_strom.tracebacks import exception_line
+from keras_strom.runner.work import Function, Script
 
 GRACE_SECONDS = 5.0
 
-#: A rank that leaves so often in a row, with no step of its `fit` before, does not get on.
-MOST_IDLE_DRAINS = 3
-TOO_MANY_DRAINS = (
-    f"it was asked to leave {MOST_IDLE_DRAINS} times in a row, and made no step of its fit before"
-)
-
-#: What follows "worker 1" where a worker that was asked to leave had to be killed.
-LATE_DRAIN = "was asked to leave and has not in time: it was killed, what it had not sent is lost"
 _FIRST_INHERITED_FD = 100
-
-# What TensorFlow says where it waits for a GPU that fails: it ends its process then (LOG(FATAL)).
-_GPU_FAILED = re.compile(r"(?:Unexpected Event status|[CG]PU->[CG]PU Memcpy failed).{0,200}")
-# As who knows mpirun writes it: keras-strom run python train.py
-_PYTHON = re.compile(r"python[0-9.]*")
-_UNREADABLE_SCRIPT = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
 
 _logger = logging.getLogger(__name__)
 
@@ -75,183 +58,6 @@ _WORKER_DEFAULTS = {
     "PYTHONFAULTHANDLER": "1",  # A crash in native code leaves a stack in the log.
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Script:
-    """A Python file and its arguments, run as `python path arguments...`."""
-
-    path: str
-    arguments: tuple[str, ...] = ()
-
-    def check(self) -> None:
-        """Looks whether it is there, and no program.
-
-        Raises:
-            InvalidOption: there is no name, or no such file, nobody here may read it, or it is a
-                folder, Python itself or another program.
-        """
-        if not self.path:
-            raise errors.InvalidOption(
-                "the script's name is empty; was a variable of the shell not set?"
-            )
-        is_file = os.path.isfile(self.path)
-        if _is_program(self.path) if is_file else _PYTHON.fullmatch(self.path):
-            raise errors.InvalidOption(
-                f"{self.path} is a program, and no Python file: workers are started by the Python "
-                "that runs this command; give the script alone"
-            )
-        if os.path.isdir(self.path):
-            raise errors.InvalidOption(f"{self.path} is a folder; give the script in it")
-        if not is_file:
-            raise errors.InvalidOption(f"no such script: {self.path}")
-
-
-def _is_program(path: str) -> bool:
-    """Whether a file has what no Python file has, a null byte, where programs have many."""
-    try:
-        with open(path, "rb") as file:
-            return b"\0" in file.read(64)
-    except OSError as error:
-        raise errors.InvalidOption(f"the script cannot be read: {error}") from None
-
-
-@dataclasses.dataclass(frozen=True)
-class Function:
-    """A call, pickled by cloudpickle: `pickle.loads(payload)` is (function, args, kwargs).
-
-    Attributes:
-        payload: the pickled call.
-        name: of the function, for those who watch.
-    """
-
-    payload: bytes
-    name: str = "a function"
-
-    @classmethod
-    def of(cls, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Function:
-        """The call `function(*args, **kwargs)`.
-
-        Raises:
-            InvalidOption: cloudpickle is not installed.
-        """
-        try:
-            import cloudpickle
-        except ImportError as error:
-            raise errors.InvalidOption(
-                "cloudpickle, with which a function travels to its workers, is not installed here: "
-                "pip install cloudpickle"
-            ) from error
-        name = getattr(function, "__name__", cls.name)
-        return cls(cloudpickle.dumps((function, args, kwargs)), name)
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How a worker ended.
-
-    Attributes:
-        exit_code: 0, a positive code, or -N for signal N.
-        result: the pickled result of a `Function` that returned.
-        traceback: what went wrong; empty when nothing did.
-        log_tail: the last lines of output.
-        terminated: whether it was told to end by `WorkerProcess.terminate`.
-        raised: whether the traceback is of an exception that a `Function` raised.
-        left: the worker's own answer to a drain (`keras_strom.job.drain`); "" = it has given none.
-    """
-
-    exit_code: int
-    result: bytes | None
-    traceback: str
-    log_tail: tuple[str, ...]
-    terminated: bool = False
-    raised: bool = False
-    left: str = ""
-
-    @property
-    def failed(self) -> bool:
-        """Whether the worker ended by its own fault, rather than well or by request."""
-        return bool(self.traceback) and not self.terminated and not self.gives_way
-
-    @property
-    def drained(self) -> bool:
-        """Whether it has handed over what it had learnt, and left: another goes on there."""
-        says_so = self.left in (LEFT.decode(), LEFT_WITHOUT_A_STEP.decode())
-        return says_so and self.exit_code in _ENDS_OF_A_DRAIN and not self.terminated
-
-    @property
-    def too_late(self) -> bool:
-        """Whether it was asked to leave, and killed since it had not when its time was over."""
-        killed = self.exit_code == -signal.SIGKILL
-        return killed and self.left == TOO_LATE.decode() and not self.terminated
-
-    @property
-    def gives_way(self) -> bool:
-        """Whether it has left because it was asked to, in time or not, which is no failure."""
-        return self.drained or self.too_late
-
-    @property
-    def stepped(self) -> bool:
-        """Whether one that has drained had made a step of its `fit`."""
-        return self.left == LEFT.decode()
-
-    @property
-    def is_consequence(self) -> bool:
-        """Whether it failed only because the job had ended elsewhere."""
-        return exception_line(self.traceback).partition(":")[0] in _CONSEQUENCES
-
-    @property
-    def may_be_started_again(self) -> bool:
-        """Whether the process, not the user's function, is at fault: a new one may do better.
-
-        A worker that the others took for dead (it was stopped, or its network cut) ends itself. So
-        does one whose GPU has failed.
-        """
-        return self.failed and (not self.raised or self.is_consequence or self._lost_its_device)
-
-    @property
-    def _lost_its_device(self) -> bool:
-        return exception_line(self.traceback).partition(":")[0] == _DEVICE_LOST
-
-    @property
-    def cause(self) -> str:
-        """How it failed in a few words that follow "worker 1": "was killed by SIGKILL"."""
-        if self.exit_code < 0:
-            why = _gpus_last_words(self.log_tail) if self.exit_code == -signal.SIGABRT else ""
-            return f"was killed by {_signal_name(-self.exit_code)}" + why
-        if "\n" in self.traceback:
-            return f"failed: {exception_line(self.traceback)}"
-        return self.traceback.removeprefix("it ")
-
-
-# What is killed while it unwinds has handed over all the same.
-_ENDS_OF_A_DRAIN = (DRAINED_EXIT_CODE, -signal.SIGKILL)
-
-_DEVICE_LOST = f"{errors.DeviceLost.__module__}.{errors.DeviceLost.__name__}"
-_CONSEQUENCES = frozenset(
-    f"{kind.__module__}.{kind.__name__}"
-    for kind in (errors.MasterLost, errors.ConnectionClosed, errors.FitFailed)
-)
-
-
-class Failure(Protocol):
-    """How a worker has failed."""
-
-    @property
-    def is_consequence(self) -> bool:
-        """Whether only because the job had ended elsewhere."""
-
-
-AnyFailure = TypeVar("AnyFailure", bound=Failure)
-
-
-def first_cause(failures: Iterable[AnyFailure]) -> AnyFailure | None:
-    """The first failure that led to others; None = so far all are consequences.
-
-    A worker that fails tells the others before it has ended, and one of them may be gone sooner.
-    So whoever looks for the cause waits for more, for GRACE_SECONDS at most.
-    """
-    return next((one for one in failures if not one.is_consequence), None)
 
 
 class WorkerListener:
@@ -329,7 +135,9 @@ class WorkerProcess:
         self._done = threading.Event()
         self._report_fd = self._status_fd = -1
         self._drain_seconds = place.drain_seconds
-        self._wire: socket.socket | None = None  # To the worker, see keras_strom.job.drain.
+        self._runner_socket: socket.socket | None = (
+            None  # To the worker, see keras_strom.job.drain.
+        )
         self._left = b""
         self._grace: threading.Timer | None = None
         with contextlib.ExitStack() as inherited:
@@ -432,7 +240,7 @@ class WorkerProcess:
                 self._status_fd, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
                 place = dataclasses.replace(place, status_path=f"/proc/self/fd/{keep(theirs)}")
             if place.size > 1:
-                self._wire, end = socket.socketpair()
+                self._runner_socket, end = socket.socketpair()
                 place = dataclasses.replace(place, runner_fd=keep(end.detach()))
             if isinstance(work, Script):
                 command = ["script", work.path, *work.arguments]
@@ -459,25 +267,25 @@ class WorkerProcess:
             self._close_report()
             if self._status_fd != -1:
                 os.close(self._status_fd)
-            self._close_wire()
+            self._close_socket()
             raise
 
-    def _close_wire(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.close()
+    def _close_socket(self) -> None:
+        own, self._runner_socket = self._runner_socket, None
+        if own is not None:
+            own.close()
 
     def _hear_answer(self) -> None:
         """Takes what the worker has answered; it has ended."""
-        if self._wire is not None:
+        if self._runner_socket is not None:
             with contextlib.suppress(OSError):  # It has said nothing.
-                self._left = self._wire.recv(1, socket.MSG_DONTWAIT) or self._left
+                self._left = self._runner_socket.recv(1, socket.MSG_DONTWAIT) or self._left
 
     def _tell_worker(self, word: bytes) -> None:
         with self._lock:
-            if not self._reaped and self._wire is not None:
+            if not self._reaped and self._runner_socket is not None:
                 with contextlib.suppress(OSError):  # It reads no more: it ends.
-                    self._wire.send(word)
+                    self._runner_socket.send(word)
 
     def _signal(self, number: signal.Signals) -> None:
         with self._lock:
@@ -495,7 +303,7 @@ class WorkerProcess:
             exit_code = self._process.reap()
             self._reaped = True
             self._hear_answer()
-            self._close_wire()
+            self._close_socket()
         if self._grace is not None:
             self._grace.cancel()
         self._outcome = self._conclude(exit_code, record)
@@ -521,7 +329,7 @@ class WorkerProcess:
                 running = ended not in ready
                 if self._status_fd in ready and not self._hear_status():
                     poller.unregister(self._status_fd)
-                if pipe.fileno() in ready and not self._drain(pipe.fileno(), splitter, record):
+                if pipe.fileno() in ready and not self._read_all(pipe.fileno(), splitter, record):
                     poller.unregister(pipe)
             self._take(splitter.close(), record)
         finally:
@@ -530,7 +338,7 @@ class WorkerProcess:
             if self._status_fd != -1:
                 os.close(self._status_fd)
 
-    def _drain(self, fd: int, splitter: LineSplitter, record: OutputRecord) -> bool:
+    def _read_all(self, fd: int, splitter: LineSplitter, record: OutputRecord) -> bool:
         """Reads all that is there; False at the stream's end."""
         while True:
             try:
@@ -578,8 +386,8 @@ class WorkerProcess:
         left = self._left.decode("ascii", "replace")
         if exit_code != 0:
             result = None
-            printed = _last_words(exit_code, record)
-            traceback = traceback or printed or _describe_exit(exit_code, record.tail)
+            printed = last_words(exit_code, record)
+            traceback = traceback or printed or described_exit(exit_code, record.tail)
         elif self._is_function and result is None:
             traceback = traceback or "the function ended its process without returning"
         return Outcome(exit_code, result, traceback, record.tail, self._terminated, raised, left)
@@ -631,42 +439,3 @@ def check_env(env: Mapping[str, str] | None) -> Mapping[str, str]:
         if name.startswith(environment.PREFIX) and name not in environment.USERS:
             raise errors.InvalidOption(f"env must not set {name}: the runner sets it")
     return env or {}
-
-
-def _last_words(exit_code: int, record: OutputRecord) -> str:
-    """The traceback that a process has ended with; "" = none, or one that it has outlived.
-
-    A process that a signal ends has mostly outlived what it has printed: an exception that it has
-    caught and logged. Who kills it asks for no exception; else the last lines may tell of one, as
-    where threads that are left abort a process whose program has failed.
-    """
-    traceback = record.traceback
-    has_ended_with = exit_code > 0 or (
-        exit_code != -signal.SIGKILL and traceback.rpartition("\n")[2] in record.tail
-    )
-    return traceback if has_ended_with else ""
-
-
-def _describe_exit(exit_code: int, tail: Sequence[str]) -> str:
-    if exit_code > 0:
-        # Python shows no traceback of a script that it cannot read.
-        error = tail[-1] if tail and _UNREADABLE_SCRIPT.match(tail[-1]) else ""
-        return f"it ended with exit code {exit_code}" + (f": {error}" if error else "")
-    name = _signal_name(-exit_code)
-    hint = "; was it out of memory?" if -exit_code == signal.SIGKILL else ""
-    if -exit_code == signal.SIGABRT:
-        hint = _gpus_last_words(tail)
-    return f"it was ended by {name}{hint}"
-
-
-def _gpus_last_words(tail: Sequence[str]) -> str:
-    """What follows "SIGABRT" where TensorFlow has ended its process for a GPU."""
-    found = next(filter(None, map(_GPU_FAILED.search, reversed(tail))), None)
-    return "" if found is None else f", for its GPU has failed ({found[0]})"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -15,8 +15,10 @@ from keras_strom.job.credentials import Credentials
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.worker_record import WorkerRecord
 from keras_strom.runner.agent import heartbeats, to_start
-from keras_strom.runner.process import Function, Outcome, Script, WorkerListener, tell
+from keras_strom.runner.outcome import Outcome
+from keras_strom.runner.process import WorkerListener, tell
 from keras_strom.runner.wire import Preparation, Wire, bytes_of, parts_of
+from keras_strom.runner.work import Function, Script
 
 #: Of a worker whose machine is lost, where nobody knows how it has ended.
 LOST_EXIT_CODE = 255

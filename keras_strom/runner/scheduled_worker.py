@@ -25,7 +25,9 @@ from keras_strom.runner.agent import Agent, hello
 from keras_strom.runner.channel import Channel
 from keras_strom.runner.console import Console
 from keras_strom.runner.job_file import JobFile
-from keras_strom.runner.process import Outcome, Script, WorkerListener
+from keras_strom.runner.outcome import Outcome
+from keras_strom.runner.process import WorkerListener
+from keras_strom.runner.work import Script
 
 _CONNECT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from keras_strom import errors
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.runner.console import Console
-from keras_strom.runner.process import Function, WorkerListener, WorkerProcess
+from keras_strom.runner.process import WorkerListener, WorkerProcess
+from keras_strom.runner.work import Function
 from keras_strom.tfx.options import StromOptions
 from keras_strom.tfx.training import train
 

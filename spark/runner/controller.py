@@ -38,13 +38,8 @@ from keras_strom.job.credentials import KEY_BYTES, Credentials
 from keras_strom.job.network import HostPort
 from keras_strom.runner.channel import HEARTBEAT_SECONDS, Channel
 from keras_strom.runner.console import Console
-from keras_strom.runner.process import (
-    GRACE_SECONDS,
-    LATE_DRAIN,
-    MOST_IDLE_DRAINS,
-    TOO_MANY_DRAINS,
-    first_cause,
-)
+from keras_strom.runner.outcome import LATE_DRAIN, MOST_IDLE_DRAINS, TOO_MANY_DRAINS, first_cause
+from keras_strom.runner.process import GRACE_SECONDS
 from keras_strom.tracebacks import exception_line
 
 from .event import Event

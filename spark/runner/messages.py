@@ -83,7 +83,7 @@ class Ended:
 
 @dataclasses.dataclass(frozen=True)
 class Drained:
-    """A worker has left because it was told to go; the fields are those of `process.Outcome`."""
+    """A worker has left because it was told to go; the fields are those of `Outcome`."""
 
     stepped: bool
     too_late: bool
@@ -91,7 +91,7 @@ class Drained:
 
 @dataclasses.dataclass(frozen=True)
 class Failed:
-    """A worker has failed; the fields are those of `process.Outcome`."""
+    """A worker has failed; the fields are those of `Outcome`."""
 
     traceback: str
     log_tail: tuple[str, ...]

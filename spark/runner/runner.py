@@ -30,8 +30,9 @@ from keras_strom.runner.calls import call_of, returned
 from keras_strom.runner.console import Console
 from keras_strom.runner.job_master import JobMaster
 from keras_strom.runner.master_options import MasterOptions, StartMaster
-from keras_strom.runner.process import GRACE_SECONDS, Function, check_env
+from keras_strom.runner.process import GRACE_SECONDS, check_env
 from keras_strom.runner.start_master import start_master
+from keras_strom.runner.work import Function
 
 from ..data.connect import context_of
 from .application import is_local, is_on, is_one_machine

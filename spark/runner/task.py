@@ -29,14 +29,10 @@ from keras_strom.job.process_status import parent_of
 from keras_strom.job.worker_record import ASKED, WorkerRecord
 from keras_strom.runner.channel import HEARTBEAT_SECONDS, Channel
 from keras_strom.runner.fork_server import ForkServers
-from keras_strom.runner.process import (
-    Function,
-    Outcome,
-    WorkerListener,
-    WorkerProcess,
-    worker_variables,
-)
+from keras_strom.runner.outcome import Outcome
+from keras_strom.runner.process import WorkerListener, WorkerProcess, worker_variables
 from keras_strom.runner.started_process import StartProcess, fresh_interpreter
+from keras_strom.runner.work import Function
 
 from .executors import check_version
 from .messages import Start

@@ -7,9 +7,10 @@ import pytest
 
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.worker_record import ASKED, WorkerRecord
-from keras_strom.runner.process import Function, WorkerListener, WorkerProcess
+from keras_strom.runner.process import WorkerListener, WorkerProcess
 from keras_strom.runner.remote_machine import _RemoteWorker
 from keras_strom.runner.wire import PipeWire
+from keras_strom.runner.work import Function
 from tests.support import simulated_job
 
 

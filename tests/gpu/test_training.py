@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom.job.environment import ClusterEnvironment
-from keras_strom.runner.process import Outcome
+from keras_strom.runner.outcome import Outcome
 from keras_strom.strategy import devices
 from keras_strom.strategy.user_errors import cause_of
 from tests.support import gpu

@@ -22,7 +22,7 @@ import pytest
 from keras_strom import errors
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
-from keras_strom.runner.process import Script
+from keras_strom.runner.work import Script
 from keras_strom.sharing.progress import Progress
 from tests.support.elastic_jobs import Ended, run
 from tests.support.faults import Fault

@@ -23,8 +23,8 @@ from keras_strom.runner import master_supervisor
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.master_options import Master, MasterOptions
 from keras_strom.runner.master_supervisor import SupervisedMaster
-from keras_strom.runner.process import Script
 from keras_strom.runner.start_master import start_master
+from keras_strom.runner.work import Script
 from tests.support.elastic_jobs import Ended, WatchedMaster, run
 from tests.support.refused_workers import expect_refused_in_order
 from tests.support.scripts import elastic

@@ -19,7 +19,7 @@ from keras_strom import NetworkConfig, errors
 from keras_strom.recovery.checkpoint_files import Part
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
-from keras_strom.runner.process import Script
+from keras_strom.runner.work import Script
 from tests.support import faults
 from tests.support.elastic_jobs import latest_parts, run_until_killed
 from tests.support.faults import Fault

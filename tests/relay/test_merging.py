@@ -23,7 +23,7 @@ from keras_strom.relay import Master, new_secret
 from keras_strom.relay.training_relay import TrainingMaster, TrainingWorker
 from keras_strom.runner.launcher import Job
 from keras_strom.runner.launcher import launch as launch_job
-from keras_strom.runner.process import Script
+from keras_strom.runner.work import Script
 from keras_strom.sharing.options import check_network_beside
 from tests.support.refused_workers import expect_refused_in_order
 from tests.support.scripts import merging

@@ -25,10 +25,12 @@ from keras_strom.runner.console import Console
 from keras_strom.runner.drain_triggers import check_triggers, drain_triggers
 from keras_strom.runner.fleet import Fleet
 from keras_strom.runner.launcher import Job, launch
+from keras_strom.runner.outcome import LATE_DRAIN, Outcome
 from keras_strom.runner.places import Slots, ThisMachine
-from keras_strom.runner.process import LATE_DRAIN, Function, Outcome, Script, WorkerProcess
+from keras_strom.runner.process import WorkerProcess
 from keras_strom.runner.remote_machine import RemoteMachine
 from keras_strom.runner.wire import PipeWire, Preparation
+from keras_strom.runner.work import Function, Script
 from tests.support.recorded_worker import DEADLINE, LEAVES, LISTENS, Recorder, script
 from tests.support.silent_master import SilentMaster
 

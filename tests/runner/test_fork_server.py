@@ -26,7 +26,9 @@ from keras_strom.job.drain import DRAINED_EXIT_CODE
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.runner import fork_server, fork_server_main
 from keras_strom.runner.fork_server import ForkServers
-from keras_strom.runner.process import Function, Outcome, Script, WorkerProcess
+from keras_strom.runner.outcome import Outcome
+from keras_strom.runner.process import WorkerProcess
+from keras_strom.runner.work import Function, Script
 from tests.support.processes import wait_until_gone
 
 pytestmark = pytest.mark.jobs

@@ -10,8 +10,8 @@ import pytest
 
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.job.gpus import one_each, visible
+from keras_strom.runner.outcome import Outcome
 from keras_strom.runner.places import Slots, ThisMachine
-from keras_strom.runner.process import Outcome
 
 
 def at(rank: int, of: int) -> ClusterEnvironment:

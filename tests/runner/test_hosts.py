@@ -32,7 +32,8 @@ from keras_strom.runner import ssh as remote_ssh
 from keras_strom.runner.console import Console
 from keras_strom.runner.hosts import Host, parse_hostfile, parse_hosts, read_hostfile
 from keras_strom.runner.launcher import Job, launch
-from keras_strom.runner.process import Script, WorkerListener
+from keras_strom.runner.process import WorkerListener
+from keras_strom.runner.work import Script
 from tests.support.processes import is_alive
 from tests.support.silent_master import SilentMaster
 

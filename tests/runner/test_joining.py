@@ -25,7 +25,7 @@ from keras_strom.relay import JoinInfo, Master, Worker, new_secret
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.master_options import MasterOptions
-from keras_strom.runner.process import Function
+from keras_strom.runner.work import Function
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = NetworkConfig(failure_timeout=0.5)

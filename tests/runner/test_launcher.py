@@ -25,7 +25,7 @@ from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.master_options import MasterOptions
 from keras_strom.runner.output import WithoutInterrupt
 from keras_strom.runner.places import ThisMachine
-from keras_strom.runner.process import Function, Script
+from keras_strom.runner.work import Function, Script
 from tests.support.silent_master import SilentMaster
 
 DEADLINE = 60.0

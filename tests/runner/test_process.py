@@ -25,6 +25,7 @@ from keras_strom.runner import process as process_module
 from keras_strom.runner.fork_server import ForkServers
 from keras_strom.runner.master_options import MasterOptions
 from keras_strom.runner.master_supervisor import SupervisedMaster
+from keras_strom.runner.outcome import Outcome
 from keras_strom.runner.output import (
     MAX_LINE,
     TAIL_LINES,
@@ -33,8 +34,9 @@ from keras_strom.runner.output import (
     is_startup_note,
     plain,
 )
-from keras_strom.runner.process import Function, Outcome, Script, WorkerProcess
+from keras_strom.runner.process import WorkerProcess
 from keras_strom.runner.started_process import StartProcess, fresh_interpreter
+from keras_strom.runner.work import Function, Script
 from keras_strom.tracebacks import TRACEBACK_HEADER, exception_line, first_words
 from tests.support.processes import is_alive, wait_until_gone
 from tests.support.recorded_worker import DEADLINE, Recorder, script
@@ -487,7 +489,8 @@ def test_a_worker_dies_with_its_parent(start: str) -> None:
 import os, signal
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.runner.fork_server import ForkServers
-from keras_strom.runner.process import Function, WorkerProcess
+from keras_strom.runner.process import WorkerProcess
+from keras_strom.runner.work import Function
 from keras_strom.runner.started_process import fresh_interpreter
 process = WorkerProcess(Function.of(signal.pause), ClusterEnvironment(), start={start})
 print(process.pid, flush=True)

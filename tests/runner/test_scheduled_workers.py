@@ -27,9 +27,9 @@ from keras_strom.runner.console import Console
 from keras_strom.runner.door import Door, _Guest
 from keras_strom.runner.job_file import JobFile
 from keras_strom.runner.launcher import Job
-from keras_strom.runner.process import Script
 from keras_strom.runner.remote_machine import RemoteMachine
 from keras_strom.runner.scheduled_worker import ScheduledWorker
+from keras_strom.runner.work import Script
 from tests.support.processes import wait_for, wait_until_gone
 from tests.support.recorded_worker import LEAVES
 from tests.support.silent_master import SilentMaster

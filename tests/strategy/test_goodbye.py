@@ -11,7 +11,8 @@ import pytest
 
 from keras_strom.job.environment import ClusterEnvironment
 from keras_strom.runner.fork_server import ForkServers
-from keras_strom.runner.process import Function, WorkerProcess
+from keras_strom.runner.process import WorkerProcess
+from keras_strom.runner.work import Function
 from keras_strom.strategy.fit_failure import warn_of_quiet_exit
 from tests.support.recorded_worker import DEADLINE, Recorder, script
 

@@ -20,8 +20,8 @@ from keras_strom.recovery.checkpoint_files import Part, read_part
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.master_options import Master, MasterOptions
-from keras_strom.runner.process import Script
 from keras_strom.runner.start_master import start_master
+from keras_strom.runner.work import Script
 from tests.support import faults
 from tests.support.faults import Fault
 from tests.support.scripts import elastic

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from keras_strom.runner.process import Outcome, Script, WorkerListener
+from keras_strom.runner.outcome import Outcome
+from keras_strom.runner.process import WorkerListener
+from keras_strom.runner.work import Script
 
 DEADLINE = 60.0
 
