@@ -74,7 +74,7 @@ class Checkpointing:
             return
         if participant.step.is_between_messages:
             return  # A part would hold changes that no other worker has; within H steps none are.
-        participant.step.show_shared(participant.space)
+        participant.step.show_shared()
         self._last = number
         part = _part_of(participant, fit, place)
         self._writer = threading.Thread(

@@ -43,7 +43,7 @@ def leave(participant: Participant, *, trains: bool) -> NoReturn:
     worker, here = participant.worker, participant.environment
     assert worker is not None
     _logger.info("worker %d: asked to leave by %s", here.rank, request.why)
-    handed = participant.step.hand_over_all(participant.space) if trains else None
+    handed = participant.step.hand_over_all() if trains else None
     worker.drain()
     request.has_left(stepped=participant.step.stepped > 0)
     _logger.info(

@@ -148,7 +148,7 @@ def hand_over_if_asked(
         return
     between = between_batches is not None
     with nullcontext() if between_batches is None else between_batches.lifted():
-        values = participant.step.values_to_hand_over(participant.space, between_batches=between)
+        values = participant.step.values_to_hand_over(between_batches=between)
         participant.worker.hand_over(values[:layout_size])
 
 

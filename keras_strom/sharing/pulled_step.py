@@ -20,7 +20,6 @@ from keras_strom import errors
 from keras_strom._native.library import nanoseconds
 from keras_strom._native.local_model import LocalModel
 from keras_strom._native.ops import operations
-from keras_strom._native.replica import HandedOver
 from keras_strom.method import MPCA, Method
 from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
 from keras_strom.sharing.model_checks import path_of
@@ -197,9 +196,8 @@ class PulledStep(TrainingStep):
     """
 
     def __init__(self, options: PullOptions, space: FlatSpace, local: LocalModel) -> None:
-        super().__init__(PULL_LENGTH)
+        super().__init__(PULL_LENGTH, space)
         self._options = options
-        self._space = space
         self._local = local
         self._joint: _Joint | None = None
         self._worker: TrainingWorker | None = None
@@ -400,11 +398,6 @@ class PulledStep(TrainingStep):
         self._totals.assign_add(statistics)
 
     @property
-    def by_rows(self) -> bool:
-        """A step pulls whole variables."""
-        return False
-
-    @property
     def cycles(self) -> int:
         """Cycles that the joint model has finished, as the master has told last.
 
@@ -420,9 +413,6 @@ class PulledStep(TrainingStep):
         """
         super().begin_after(cycles)
         self._cycles_of_checkpoint = self._cycles_so_far = cycles
-
-    def expect(self, steps: int | None, workers: int) -> None:
-        """Nothing is chosen by the length of a training."""
 
     @property
     def last(self) -> PullStatistics:
@@ -471,9 +461,6 @@ class PulledStep(TrainingStep):
         places = tuple(entry.offset for entry in joint.entries)
         return self._numbers.setdefault(places, len(self._numbers))
 
-    def extend(self, size: int) -> None:
-        """Nothing is kept of the flat space."""
-
     def bind(self, worker: TrainingWorker) -> None:
         """From now on snapshots go out through `worker`, and targets come in from it."""
         if self._joint is None:
@@ -489,13 +476,7 @@ class PulledStep(TrainingStep):
             in_gradient=options.method.pulls_by_gradient,
         )
 
-    def begin_own(self, trained: list[Entry]) -> None:
-        """A worker begins with what all have."""
-
-    def apply(self, entries: list[Entry]) -> None:
-        """Nothing is received outside of a step."""
-
-    def finish(self, space: FlatSpace) -> None:
+    def finish(self) -> None:
         """Gives the master the last snapshot, of the worker's own values."""
         if self._joint is None or self._worker is None:
             return
@@ -509,10 +490,6 @@ class PulledStep(TrainingStep):
                 error,
             )
 
-    def hand_over_all(self, space: FlatSpace) -> HandedOver | None:
-        """Nothing: the joint model has what this worker has given, which is no residual."""
-        return None
-
     def ended(self) -> None:
         """The variables have the joint model, and keep it."""
         if self._joint is not None:
@@ -522,10 +499,7 @@ class PulledStep(TrainingStep):
 
     # ------------------------------------------------------------ between steps
 
-    def share_rest(self, space: FlatSpace) -> None:
-        """A step leaves nothing to be shared later."""
-
-    def show_shared(self, space: FlatSpace) -> None:
+    def show_shared(self) -> None:
         """Gives the variables the joint model, as the master has it now; or it is this one."""
         joint, worker = self._joint, self._worker
         if joint is None or worker is None or self._shown is not None or self.has_one_state:
@@ -534,7 +508,7 @@ class PulledStep(TrainingStep):
         self._shown = _Shown(joint.tensors(), values)
         joint.assign(values)
 
-    def show_own(self, space: FlatSpace, *, swapped: bool = False) -> None:
+    def show_own(self, *, swapped: bool = False) -> None:
         """Gives the variables the worker's own values, but for what was assigned meanwhile."""
         if self._shown is None or self._joint is None:
             return
@@ -557,7 +531,7 @@ class PulledStep(TrainingStep):
             found.append(own if np.array_equal(bits, unchanged) else now)
         return found
 
-    def end_own(self, space: FlatSpace, *, mid_step: bool = False) -> None:
+    def end_own(self, *, mid_step: bool = False) -> None:
         """Forgets the worker's own values, where the variables show others."""
         self._shown = None
 
@@ -577,26 +551,14 @@ class PulledStep(TrainingStep):
 
     # ------------------------------------------------------------ what others may ask for
 
-    @property
-    def is_between_messages(self) -> bool:
-        """A part of a checkpoint may be saved at any time: it holds the joint model."""
-        return False
-
-    def values_to_hand_over(
-        self, space: FlatSpace, *, between_batches: bool
-    ) -> npt.NDArray[np.float32]:
+    def values_to_hand_over(self, *, between_batches: bool) -> npt.NDArray[np.float32]:
         """The worker's own values: another master makes its joint model of all workers'."""
-        values = space.read()
+        values = self._space.read()
         if self._shown is not None and self._joint is not None:
             own = self._own_now(self._shown)
             for entry, tensor in zip(self._joint.entries, own, strict=True):
                 values[entry.place] = tensor.numpy().ravel()
         return values
-
-    @property
-    def threshold_state(self) -> tuple[float, ...]:
-        """There is no threshold."""
-        return ()
 
     def set_threshold_state(self, state: tuple[float, ...]) -> None:
         """Takes over nothing.
@@ -610,10 +572,6 @@ class PulledStep(TrainingStep):
                 f"method is {self.method.text}; give every worker the same options, and remove a "
                 "checkpoint that was made with others"
             )
-
-    def residuals(self, size: int) -> npt.NDArray[np.float32]:
-        """There are none."""
-        return np.zeros(0, np.float32)
 
     def restore_residuals(self, values: npt.NDArray[np.float32]) -> bool:
         """Residuals of a training that shared updates have no place here."""

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from keras_strom import errors
 from keras_strom._native.library import nanoseconds
 from keras_strom._native.ops import operations
 from keras_strom._native.replica import HandedOver, Replica
@@ -28,7 +27,7 @@ from keras_strom.sharing.step_trace import StepTrace
 from keras_strom.sharing.threshold import FixedThreshold, ThresholdAlgorithm, is_per_variable
 from keras_strom.sharing.threshold_state import threshold_state
 from keras_strom.sharing.touched import Rows, VariableChange
-from keras_strom.sharing.training_step import JointPlan, TrainingStep
+from keras_strom.sharing.training_step import TrainingStep
 from keras_strom.sharing.update_clipping import NormHistory, UpdateClipping
 
 if TYPE_CHECKING:
@@ -96,10 +95,9 @@ class SharedStep(TrainingStep):
     """
 
     def __init__(self, options: StepOptions, replica: Replica, space: FlatSpace) -> None:
-        super().__init__(LENGTH)
+        super().__init__(LENGTH, space)
         self._options = options
         self.replica = replica
-        self._space = space
         self._threshold = threshold_state(options.threshold, space)
         self._rates = RateHistory()
         with tf.init_scope(), tf.device("/cpu:0"):
@@ -137,24 +135,23 @@ class SharedStep(TrainingStep):
         sends = tf.constant(True) if every == 1 else (step + 1) % every == 0
         self._share(changes, step, sends, rate)
 
-    def share_rest(self, space: FlatSpace, *, waits: bool = True) -> None:
+    def share_rest(self, *, waits: bool = True) -> None:
         """Shares what local steps have changed since the last message, if they have.
 
         The variables then show the values that all workers share. Nothing that is due every so many
         steps (clipping, a shake-up) happens in it.
 
         Args:
-            space: the flat space.
             waits: in sequenced modes, until the contribution is applied; a worker that leaves need
                 not, for the others apply it when theirs are there.
         """
-        entries = space.participants
-        if self._options.local_steps > 1 and any(map(space.is_sent, entries)):
-            self.show_own(space)  # The local steps began from it.
+        entries = self._space.participants
+        if self._options.local_steps > 1 and any(map(self._space.is_sent, entries)):
+            self.show_own()  # The local steps began from it.
             changes = [
                 VariableChange(
                     entry,
-                    shares=space.is_sent(entry),
+                    shares=self._space.is_sent(entry),
                     since=entry.primary.read_value(),
                     momentum=self._momenta.get(entry.offset),
                 )
@@ -164,33 +161,32 @@ class SharedStep(TrainingStep):
             step, sends = tf.constant(last_step, tf.int64), tf.constant(True)
             rate = self._rates.change([])
             self._share(changes, step, sends, rate, is_rest=True, waits=waits)
-        self.show_shared(space)
+        self.show_shared()
 
-    def show_shared(self, space: FlatSpace) -> None:
+    def show_shared(self) -> None:
         """Gives the variables the values that all workers share, where they include the residual.
 
         For whoever looks at them between two steps; before the next one comes `show_own`.
         """
-        self._show_shared(space, forget=False)
+        self._show_shared(forget=False)
 
-    def end_own(self, space: FlatSpace, *, mid_step: bool = False) -> None:
+    def end_own(self, *, mid_step: bool = False) -> None:
         """The same where training does not go on from this worker's own values.
 
         Args:
-            space: the flat space.
             mid_step: a step has failed in its middle. What its optimizer has written is this
                 worker's own, and no assignment: taken for what all share it would bring the
                 residual with it, which the next training adds once more.
         """
         if mid_step:
-            entries = space.participants
+            entries = self._space.participants
             attributes = {"keep_shared": self._keeps_shared, "begins": [False for _ in entries]}
             self._show(operations().strom_show_own, entries, counts=False, **attributes)
-        self._show_shared(space, forget=True)
+        self._show_shared(forget=True)
         self._trained = set()
 
-    def _show_shared(self, space: FlatSpace, *, forget: bool) -> None:
-        self._show(operations().strom_show_shared, space.participants, forget=forget)
+    def _show_shared(self, *, forget: bool) -> None:
+        self._show(operations().strom_show_shared, self._space.participants, forget=forget)
         self._shows_shared = True
 
     def forget_residuals(self, entries: list[Entry]) -> float:
@@ -223,14 +219,14 @@ class SharedStep(TrainingStep):
         """
         self._trained = {entry.offset for entry in trained}
 
-    def show_own(self, space: FlatSpace, *, swapped: bool = False) -> None:
+    def show_own(self, *, swapped: bool = False) -> None:
         """Gives the variables what this worker trains on; cheap where they have it already."""
         if not self._shows_shared:
             return
         self._shows_shared = False
-        entries = space.participants
+        entries = self._space.participants
         # What a program assigns itself (a target network) has no residual and no G.
-        begins = [e.offset in self._trained and space.is_sent(e) for e in entries]
+        begins = [e.offset in self._trained and self._space.is_sent(e) for e in entries]
         show_own = operations().strom_show_own
         attributes = {"keep_shared": self._keeps_shared, "begins": begins}
         self._show(show_own, entries, counts=not swapped, **attributes)
@@ -363,10 +359,6 @@ class SharedStep(TrainingStep):
             now = self._threshold.numbers()
             self._threshold.set_numbers(state_before(now, steps, workers))
 
-    def plan(self, trained: list[Entry]) -> JointPlan:
-        """There is no joint model."""
-        return JointPlan()
-
     def extend(self, size: int) -> None:
         """Has a residual for each of `size` elements."""
         self.replica.extend(size)
@@ -375,34 +367,25 @@ class SharedStep(TrainingStep):
         """From now on messages go out through `worker`."""
         self.replica.bind(worker.handle)
 
-    def finish(self, space: FlatSpace) -> None:
+    def finish(self) -> None:
         """Shares what local steps have changed; what has not reached the threshold stays."""
-        self.share_rest(space)
-        self.end_own(space)
+        self.share_rest()
+        self.end_own()
         step_warnings.tell()
 
-    def hand_over_all(self, space: FlatSpace) -> HandedOver | None:
+    def hand_over_all(self) -> HandedOver | None:
         """The whole residual, as updates of the last step."""
         if self.is_between_messages:
-            self.share_rest(space, waits=False)
+            self.share_rest(waits=False)
         return self.replica.hand_over(self.steps - 1) if self.steps else None
 
-    def ended(self) -> None:
-        """Nothing is left to be forgotten: `finish` has done it."""
-
-    def not_finite(self) -> errors.NotFinite | None:
-        """Nothing: a step refuses an update that is not finite."""
-        return None
-
-    def values_to_hand_over(
-        self, space: FlatSpace, *, between_batches: bool
-    ) -> npt.NDArray[np.float32]:
+    def values_to_hand_over(self, *, between_batches: bool) -> npt.NDArray[np.float32]:
         """What all workers share; what this one has not sent comes to them later."""
         if between_batches:
             if self.is_between_messages:
-                self.share_rest(space)
-            self.show_shared(space)
-        return space.read()
+                self.share_rest()
+            self.show_shared()
+        return self._space.read()
 
     def residuals(self, size: int) -> npt.NDArray[np.float32]:
         """What this worker has not sent, of flat elements [0, size)."""

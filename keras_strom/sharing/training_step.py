@@ -4,6 +4,9 @@
 towards a joint one. A `fit`, checkpoints and late joiners deal with either by this name.
 """
 
+# Moments at which one of the two has nothing to do are no fault.
+# ruff: noqa: B027
+
 from __future__ import annotations
 
 import abc
@@ -44,13 +47,16 @@ class TrainingStep(abc.ABC):
     """The end of a step, in graphs and eagerly, and what a worker's variables show between steps.
 
     While it trains a worker has values of its own; between steps others may want to see those that
-    all share (`show_shared`). Every change between the two goes through this object.
+    all share (`show_shared`). Every change between the two goes through this object. What is no
+    abstract method does nothing, or has nothing to give, where a way to train has no use for it.
 
     Args:
         statistics: how many numbers a step tells of itself.
+        space: the strategy's variables.
     """
 
-    def __init__(self, statistics: int) -> None:
+    def __init__(self, statistics: int, space: FlatSpace) -> None:
+        self._space = space
         with tf.init_scope(), tf.device("/cpu:0"):
             self._last = _zeros(statistics)
             self._totals = _zeros(statistics)  # Since `begin`; the first one counts steps.
@@ -102,9 +108,9 @@ class TrainingStep(abc.ABC):
         """Ends a step of which `trace` tells what it has changed."""
 
     @property
-    @abc.abstractmethod
     def by_rows(self) -> bool:
         """Whether a step may go by the rows of a variable that its optimizer changes alone."""
+        return False
 
     @property
     def steps(self) -> int:
@@ -138,7 +144,6 @@ class TrainingStep(abc.ABC):
         """
         check_cycles("joint_cycles", cycles)
 
-    @abc.abstractmethod
     def expect(self, steps: int | None, workers: int) -> None:
         """Before a training of so many steps: what is chosen by itself goes by them.
 
@@ -154,7 +159,6 @@ class TrainingStep(abc.ABC):
         self._steps_before.assign_add(tf.cast(self._totals[0], tf.int64))
         self._totals.assign(tf.zeros_like(self._totals))
 
-    @abc.abstractmethod
     def plan(self, trained: list[Entry]) -> JointPlan:
         """Before the start: what joint model there is to be of the variables that are trained.
 
@@ -164,8 +168,8 @@ class TrainingStep(abc.ABC):
         Raises:
             UnsupportedModel: the method cannot train such a model.
         """
+        return JointPlan()
 
-    @abc.abstractmethod
     def extend(self, size: int) -> None:
         """Grows what is kept of the flat space to `size` elements."""
 
@@ -173,79 +177,70 @@ class TrainingStep(abc.ABC):
     def bind(self, worker: TrainingWorker) -> None:
         """Once started: from now on steps exchange with the others through `worker`."""
 
-    @abc.abstractmethod
     def begin_own(self, trained: list[Entry]) -> None:
         """Says which variables the next `show_own` is to give what this worker has of its own."""
 
-    @abc.abstractmethod
     def apply(self, entries: list[Entry]) -> None:
         """Adds everything received so far to the variables, outside of a step."""
 
     @abc.abstractmethod
-    def finish(self, space: FlatSpace) -> None:
+    def finish(self) -> None:
         """After the last step: hands over what the others have not got yet."""
 
-    @abc.abstractmethod
-    def hand_over_all(self, space: FlatSpace) -> HandedOver | None:
+    def hand_over_all(self) -> HandedOver | None:
         """Between two steps, of a worker that leaves: the others get what they have not got yet.
 
         Returns:
             What that was; None = there was nothing, or the method has no such thing.
         """
+        return None
 
-    @abc.abstractmethod
     def ended(self) -> None:
         """After the result has been installed: training does not go on from own values."""
 
     # ------------------------------------------------------------ between steps
 
-    @abc.abstractmethod
-    def share_rest(self, space: FlatSpace) -> None:
+    def share_rest(self) -> None:
         """At an epoch's end: shares what earlier steps have changed and not shared."""
 
     @abc.abstractmethod
-    def show_shared(self, space: FlatSpace) -> None:
+    def show_shared(self) -> None:
         """Gives the variables the values that all workers share, until `show_own`."""
 
     @abc.abstractmethod
-    def show_own(self, space: FlatSpace, *, swapped: bool = False) -> None:
+    def show_own(self, *, swapped: bool = False) -> None:
         """Gives the variables what this worker trains on; cheap where they have it already.
 
         Args:
-            space: the flat space.
             swapped: a callback may have swapped the variables with others and back again, so what
                 was assigned since `show_shared` is what they had.
         """
 
     @abc.abstractmethod
-    def end_own(self, space: FlatSpace, *, mid_step: bool = False) -> None:
+    def end_own(self, *, mid_step: bool = False) -> None:
         """Forgets the worker's own values: training does not go on from them.
 
         Args:
-            space: the flat space.
             mid_step: a step has failed in its middle: what was assigned since the last one, its
                 optimizer has written.
         """
 
-    @abc.abstractmethod
     def not_finite(self) -> errors.NotFinite | None:
         """At an epoch's end: what the worker's own values hold that no step has refused."""
+        return None
 
     # ------------------------------------------------------------ what others may ask for
 
     @property
-    @abc.abstractmethod
     def is_between_messages(self) -> bool:
         """Whether variables may hold changes that no other worker has, so that no part is saved."""
+        return False
 
     @abc.abstractmethod
-    def values_to_hand_over(
-        self, space: FlatSpace, *, between_batches: bool
-    ) -> npt.NDArray[np.float32]:
+    def values_to_hand_over(self, *, between_batches: bool) -> npt.NDArray[np.float32]:
         """What a master that has come for a lost one goes on from, over the whole flat space.
 
         Args:
-            space: the strategy's.
             between_batches: of a `fit`; False = between two trainings.
         """
 
@@ -255,9 +250,9 @@ class TrainingStep(abc.ABC):
         return None
 
     @property
-    @abc.abstractmethod
     def threshold_state(self) -> tuple[float, ...]:
         """The state of the threshold algorithm; empty where there is none."""
+        return ()
 
     @abc.abstractmethod
     def set_threshold_state(self, state: tuple[float, ...]) -> None:
@@ -267,9 +262,9 @@ class TrainingStep(abc.ABC):
             Refused: it is the state of another algorithm, or of another method.
         """
 
-    @abc.abstractmethod
     def residuals(self, size: int) -> npt.NDArray[np.float32]:
         """What this worker has not sent, of flat elements [0, size); empty where all is sent."""
+        return np.zeros(0, np.float32)
 
     @abc.abstractmethod
     def restore_residuals(self, values: npt.NDArray[np.float32]) -> bool:

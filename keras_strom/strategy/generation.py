@@ -214,7 +214,7 @@ class Generation:
         if initial_epoch is None and not self._follows:
             self._refuse_what_loops_lack()
         # Where the last training failed, what it has not shared waits in the residuals.
-        sharing.step.end_own(sharing.space)
+        sharing.step.end_own()
         start = None
         if worker is not None:
             self.place_state()
@@ -516,7 +516,7 @@ class Generation:
         Returns:
             Whether the chief has ended it, and the workers' mean of `figures`.
         """
-        self._sharing.step.share_rest(self._sharing.space)
+        self._sharing.step.share_rest()
         if self._sharing.worker is None:
             return stop, figures
         variables = averaged_state(self._models, self._sharing.space) + metric_sums(self._models)
@@ -564,7 +564,7 @@ class Generation:
             What the training has done; the largest difference is so far this replica's own.
         """
         sharing = self._sharing
-        sharing.step.finish(sharing.space)
+        sharing.step.finish()
         if sharing.worker is not None:
             finish_with_all(sharing, stop, ending.failure)
             sharing.step.apply(sharing.space.participants)

@@ -180,7 +180,7 @@ class Training:
             self._leave_for_good(trains=True)
         if self._sharing.checkpoints is not None:
             self._sharing.checkpoints.save_if_due(self._sharing, self._fit, place)
-        self._sharing.step.show_own(self._sharing.space, swapped=bool(self.projection.swappers))
+        self._sharing.step.show_own(swapped=bool(self.projection.swappers))
         now = time.monotonic()
         if now >= self._next_poll:
             self._next_poll = now + _STOP_POLL_SECONDS
@@ -212,7 +212,7 @@ class Training:
         self._has_data = True
         self.within_batch = False
         if any(may_write(writer, batch) for writer in self.writers):
-            self._sharing.step.show_shared(self._sharing.space)
+            self._sharing.step.show_shared()
 
     def end_batch(self, batch: int, logs: dict[str, Any] | None) -> None:
         """After every other callback: ends an epoch of which a predecessor has trained a part.
@@ -278,7 +278,7 @@ class Training:
             self._finish(stop and here.is_chief)
         else:
             if self.shows_epochs or self._sharing.step.is_replica:
-                self._sharing.step.show_shared(self._sharing.space)
+                self._sharing.step.show_shared()
             self.projection.show()
 
     def _look_for_nan(self, logs: dict[str, Any] | None = None) -> None:
@@ -351,7 +351,7 @@ class Training:
         finally:  # Whoever looks at the model now sees what all workers share, as after any fit.
             if not isinstance(error, errors.DeviceLost):  # Of a lost card nothing can be asked.
                 with contextlib.suppress(tf.errors.OpError):  # The error itself says what is wrong.
-                    self._sharing.step.end_own(self._sharing.space, mid_step=self.within_batch)
+                    self._sharing.step.end_own(mid_step=self.within_batch)
 
     def _part(self, error: BaseException) -> None:
         sharing, worker = self._sharing, self._sharing.worker

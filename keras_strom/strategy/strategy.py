@@ -398,7 +398,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
                 "past, this custom training loop, and cannot know how far; train with fit, which a "
                 "new worker can join, or with max_failures=0"
             )
-        sharing.step.show_own(sharing.space)
+        sharing.step.show_own()
         sharing.generation = generation
         if self._reports is not None:
             self._reports.begin_fit(None, None)

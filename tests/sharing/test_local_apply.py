@@ -139,7 +139,7 @@ def test_what_all_workers_share_is_the_sum_of_what_was_sent() -> None:
     assert strategy._sharing.step.totals.count > 100
     for want, got in zip(residuals, _residuals(strategy), strict=True):
         np.testing.assert_array_equal(got, want)
-    strategy._sharing.step.show_shared(strategy._sharing.space)
+    strategy._sharing.step.show_shared()
     # Computed as x - r, within the rounding of six steps.
     for want, got in zip(shared, model.get_weights(), strict=True):
         np.testing.assert_allclose(got, want, atol=5e-7)
@@ -235,11 +235,11 @@ def test_training_goes_on_from_the_own_progress_after_somebody_has_looked(told: 
     model.train_on_batch(*batches[0])
     plain.train_on_batch(*batches[0])
     own = model.get_weights()
-    sharing.step.show_shared(sharing.space)  # As at the end of an epoch.
+    sharing.step.show_shared()  # As at the end of an epoch.
     for first, shown in zip(start, model.get_weights(), strict=True):
         np.testing.assert_array_equal(shown, first)
     if told:
-        sharing.step.show_own(sharing.space)
+        sharing.step.show_own()
         for want, got in zip(own, model.get_weights(), strict=True):
             np.testing.assert_array_equal(got, want)
     model.train_on_batch(*batches[1])
@@ -264,7 +264,7 @@ def test_training_goes_on_from_what_a_callback_assigns_at_an_epochs_end(
                 self.model.set_weights([np.full_like(v, value) for v in self.model.get_weights()])
             if looked_at_again:  # As for a part of a checkpoint.
                 assert strategy._sharing is not None
-                strategy._sharing.step.show_shared(strategy._sharing.space)
+                strategy._sharing.step.show_shared()
 
     strategy = _strategy(threshold=NEVER)
     model = seeded(strategy, _adam)
@@ -427,9 +427,9 @@ def test_what_all_workers_share_is_shown_after_the_batches_that_are_written_alon
     shown: list[int] = []
     show_shared = SharedStep.show_shared
 
-    def note(step: SharedStep, space: Any) -> None:
+    def note(step: SharedStep) -> None:
         shown.append(len(each.weights))
-        show_shared(step, space)
+        show_shared(step)
 
     monkeypatch.setattr(SharedStep, "show_shared", note)
     file = writer(str(tmp_path / "w.weights.h5"), save_freq=save_freq)

@@ -108,8 +108,8 @@ def test_the_cycles_of_a_checkpoint_are_those_of_the_next_training() -> None:
 def test_a_model_that_trains_nothing_has_no_joint_model() -> None:
     loop = Loop()
     assert loop.begin(()) == JointPlan()
-    loop.step.show_shared(loop.space)
-    loop.step.finish(loop.space)
+    loop.step.show_shared()
+    loop.step.finish()
     assert loop.worker.asked == 0
 
 
@@ -212,17 +212,17 @@ def test_the_joint_model_is_shown_and_the_workers_own_comes_back_to_the_bit() ->
     loop.begin()
     loop.variables[2].assign(np.array([np.nan, -0.0, 0, 1, 2, 3, 4], np.float32))
     own = [variable.numpy() for variable in loop.variables]
-    loop.step.show_shared(loop.space)
-    loop.step.show_shared(loop.space)
+    loop.step.show_shared()
+    loop.step.show_shared()
     assert loop.worker.asked == 1
     shown = [variable.numpy() for variable in loop.variables]
     for place, values in enumerate(shown):
         expected = 0.5 if place in TRAINED else place
         np.testing.assert_array_equal(values, np.full(SIZES[place], expected))
     # A master that has come for a lost one gets the worker's own.
-    handed = loop.step.values_to_hand_over(loop.space, between_batches=True)
+    handed = loop.step.values_to_hand_over(between_batches=True)
     np.testing.assert_array_equal(handed.view(np.int32), np.concatenate(own).view(np.int32))
-    loop.step.show_own(loop.space)
+    loop.step.show_own()
     for variable, values in zip(loop.variables, own, strict=True):
         np.testing.assert_array_equal(variable.numpy().view(np.int32), values.view(np.int32))
 
@@ -230,10 +230,10 @@ def test_the_joint_model_is_shown_and_the_workers_own_comes_back_to_the_bit() ->
 def test_training_goes_on_from_what_was_assigned_while_the_joint_model_was_shown() -> None:
     loop = Loop()
     loop.begin()
-    loop.step.show_shared(loop.space)
+    loop.step.show_shared()
     loop.variables[1].assign(np.full(40, 9, np.float32))
     loop.variables[2].assign(np.full(7, 0.5, np.float32))  # What it has anyway.
-    loop.step.show_own(loop.space)
+    loop.step.show_own()
     np.testing.assert_array_equal(loop.variables[1], np.full(40, 9))
     np.testing.assert_array_equal(loop.variables[2], np.full(7, 2))
 
@@ -241,19 +241,19 @@ def test_training_goes_on_from_what_was_assigned_while_the_joint_model_was_shown
 def test_training_goes_on_from_the_workers_own_where_the_joint_model_was_swapped_and_back() -> None:
     loop = Loop()
     loop.begin()
-    loop.step.show_shared(loop.space)
+    loop.step.show_shared()
     loop.variables[1].assign(np.full(40, 0.5000001, np.float32))  # Within rounding.
-    loop.step.show_own(loop.space, swapped=True)
+    loop.step.show_own(swapped=True)
     np.testing.assert_array_equal(loop.variables[1], np.full(40, 1))
 
 
 def test_after_the_end_nothing_is_asked_of_the_master() -> None:
     loop = Loop()
     loop.begin()
-    loop.step.show_shared(loop.space)
+    loop.step.show_shared()
     loop.step.ended()
-    loop.step.show_own(loop.space)
-    loop.step.show_shared(loop.space)
+    loop.step.show_own()
+    loop.step.show_shared()
     assert loop.worker.asked == 1
     np.testing.assert_array_equal(loop.variables[1], np.full(40, 0.5))
 
