@@ -35,7 +35,7 @@ class Ending:
     not_finite: bool = False
 
     def to_numbers(self, rank: int, workers: int) -> npt.NDArray[np.float64]:
-        """float64 [`length(workers)`]."""
+        """float64 [`end_state_length(workers)`]."""
         flags = np.zeros((_FLAGS, workers))
         flags[:, rank] = True, self.follows, bool(self.failure), self.not_finite
         return np.concatenate([flags.ravel(), text_to_numbers(self.failure, _WORDS)])
@@ -54,7 +54,7 @@ def text_of(numbers: npt.NDArray[np.float64]) -> str:
     return data.rstrip(b"\0").decode("utf-8", "replace")
 
 
-def length(workers: int) -> int:
+def end_state_length(workers: int) -> int:
     """How many numbers `workers` need to tell each other of their end."""
     return _FLAGS * workers + _WORDS
 

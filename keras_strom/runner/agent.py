@@ -194,10 +194,10 @@ class Agent:
                 f"it has no script {os.path.abspath(self._work.path)}; copy it there, or run the "
                 "job in a folder that all hosts share"
             )
-        if job.parts and not os.path.isdir(job.parts):
+        if job.parts_folder and not os.path.isdir(job.parts_folder):
             raise errors.InvalidOption(
-                f"it does not reach the checkpoint folder {os.path.dirname(job.parts)}; choose one "
-                "that all hosts share under the same name"
+                f"it does not reach the checkpoint folder {os.path.dirname(job.parts_folder)}; "
+                "choose one that all hosts share under the same name"
             )
         network = NetworkConfig.from_json(job.network)
         if network.network_mask is not None:

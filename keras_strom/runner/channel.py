@@ -34,10 +34,10 @@ from typing import Any
 from keras_strom import errors
 from keras_strom._native import sealing
 from keras_strom.job.credentials import KEY_BYTES, Credentials
+from keras_strom.runner.wire import MAX_MESSAGE_BYTES
 
 HEARTBEAT_SECONDS = 2.0
 SILENCE_SECONDS = 30.0
-MAX_MESSAGE_BYTES = 1 << 20
 
 _HELLO_SECONDS = 10.0
 _LENGTH = struct.Struct("<I")

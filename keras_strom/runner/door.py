@@ -144,7 +144,7 @@ class Door:
                 env=env,
                 network=network.to_json(),
                 size=self._workers,
-                parts="" if plan is None else plan.incoming,
+                parts_folder="" if plan is None else plan.incoming,
                 silence=silence_seconds(network),
             )
             self._changed.notify_all()

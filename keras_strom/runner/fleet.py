@@ -182,7 +182,7 @@ class Fleet:
             network=network.to_json(),
             size=self._workers,
             drain_file=self._drain_file or "",
-            parts="" if plan is None else plan.incoming,
+            parts_folder="" if plan is None else plan.incoming,
             silence=silence_seconds(network),
         )
         if isinstance(work, Script):

@@ -194,7 +194,7 @@ class Preparation:
         slots: how many workers the machine can have.
         drain_file: a file that says, once it is there, that the machine is about to be taken away;
             "" = there is none.
-        parts: the folder for parts of checkpoints, which it must reach; "" = there are none.
+        parts_folder: for parts of checkpoints, which it must reach; "" = there are none.
         silence: seconds after which the launcher, if it says nothing, is gone.
     """
 
@@ -208,7 +208,7 @@ class Preparation:
     size: int = 1
     slots: int = 1
     drain_file: str = ""
-    parts: str = ""
+    parts_folder: str = ""
     silence: float = 60.0
 
     def to_message(self) -> Message:

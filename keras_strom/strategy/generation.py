@@ -22,7 +22,7 @@ from keras_strom._native.library import array_hash
 from keras_strom.recovery import end_state, final_history
 from keras_strom.recovery.checkpointing import Checkpointing
 from keras_strom.recovery.donation import optimizers_of
-from keras_strom.recovery.endings import Ending, Endings, length
+from keras_strom.recovery.endings import Ending, Endings, end_state_length
 from keras_strom.recovery.resume import ResumableData, Start
 from keras_strom.recovery.takeover import hand_over_if_asked
 from keras_strom.recovery.waiting import finish_with_all, verify_with_all
@@ -444,8 +444,8 @@ class Generation:
             kept = state.size - final_history.length(self.epochs_of_history)
             self.history = final_history.of(state[kept:])
             return state[:kept]
-        if ended == self._number and state.size >= length(here.size):
-            self.endings = Endings.of(state[-length(here.size) :], here.size)
+        if ended == self._number and state.size >= end_state_length(here.size):
+            self.endings = Endings.of(state[-end_state_length(here.size) :], here.size)
         return state
 
     def close(self, failure: str = "") -> None:

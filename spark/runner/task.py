@@ -55,7 +55,7 @@ _TRIES = 6
 _PAUSE_SECONDS = 2.0
 _PROGRESS_SECONDS = 0.25
 _MAX_WAITING_LINES = 10_000
-# Bounds of what one message holds, with room below channel.MAX_MESSAGE_BYTES.
+# Bounds of what one message holds, with room below wire.MAX_MESSAGE_BYTES.
 _MAX_BATCH_CHARACTERS = 100_000
 _MAX_TRACEBACK_CHARACTERS = 50_000
 _MAX_TAIL_LINE_CHARACTERS = 1_000

@@ -418,7 +418,7 @@ def test_what_a_host_lacks_is_told_before_anything_starts(tmp_path: Path) -> Non
     for change, words in (
         ({"folders": (str(tmp_path / "gone"),)}, "it has no folder .*gone"),
         ({"script": "gone.py"}, f"it has no script {tmp_path}/gone.py"),
-        ({"script": __file__, "parts": "/gone/incoming-1"}, "the checkpoint folder /gone"),
+        ({"script": __file__, "parts_folder": "/gone/incoming-1"}, "the checkpoint folder /gone"),
         ({"script": __file__, "network": '{"network_mask": "203.0.113.0/24"}'}, "matches no"),
     ):
         wires[0].send(wire.Preparation(**change).to_message())

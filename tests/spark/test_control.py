@@ -19,8 +19,9 @@ import pytest
 from keras_strom import errors
 from keras_strom._native import sealing
 from keras_strom.job.credentials import KEY_BYTES, Credentials
-from keras_strom.runner.channel import MAX_MESSAGE_BYTES, Channel
+from keras_strom.runner.channel import Channel
 from keras_strom.runner.output import MAX_LINE, TAIL_LINES
+from keras_strom.runner.wire import MAX_MESSAGE_BYTES
 from keras_strom.spark.runner.controller import Controller
 from keras_strom.spark.runner.event import Event
 from keras_strom.spark.runner.result import RunResult
