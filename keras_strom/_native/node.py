@@ -368,15 +368,12 @@ class WorkerNode(JoinedNode):
         )
         return None if size.value < 0 else bytes(donation.raw)
 
-    def average(
-        self, key: int, values: np.ndarray, *, timeout: float | None = None
-    ) -> tuple[np.ndarray, int]:
+    def average(self, key: int, values: np.ndarray) -> tuple[np.ndarray, int]:
         """The mean over the workers' latest `values` under `key`, and how many contributed.
 
         Args:
             key: names what is averaged (64 bits).
             values: float64 [n], the same n on all workers.
-            timeout: seconds.
         """
         averaged = np.array(values, np.float64, copy=True).reshape(-1)
         contributors = ctypes.c_int32()
@@ -396,22 +393,21 @@ class WorkerNode(JoinedNode):
             averaged.ctypes,
             averaged.size,
             ctypes.byref(contributors),
-            wait_ns(timeout),
+            wait_ns(None),
         )
         return averaged, contributors.value
 
-    def joint_model(self, size: int, *, timeout: float | None = None) -> np.ndarray:
+    def joint_model(self, size: int) -> np.ndarray:
         """The joint model as the master has it now, float32 [size]: the ranges one after another.
 
         Args:
             size: elements of all ranges that `start` was given.
-            timeout: seconds.
         """
         values = np.empty(size, np.float32)
         request = declare(
             "strom_worker_joint_model", Handle, Pointer, ctypes.c_int64, ctypes.c_int64
         )
-        self._wait(request, self.handle, values.ctypes, size, wait_ns(timeout))
+        self._wait(request, self.handle, values.ctypes, size, wait_ns(None))
         return values
 
     def joint_cycles(self) -> int:

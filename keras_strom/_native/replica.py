@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from keras_strom._native.library import check, declare
 
-#: A larger encoded update is split by span range (custom_ops/core/base/types.h, kMaxMessageBytes).
-MAX_MESSAGE_BYTES = 4 << 20
+# A larger encoded update is split by span range (custom_ops/core/base/types.h, kMaxMessageBytes).
+_MAX_ENCODED_BYTES = 4 << 20
 
 _HANDLE = ctypes.c_int64
 _FLOATS = ctypes.POINTER(ctypes.c_float)
@@ -53,9 +53,6 @@ class Replica:
 
     The training ops name it by `handle`. Calls on one replica are serialised by the library.
 
-    Args:
-        max_message_bytes: the longest message handed to the network.
-
     Example:
         >>> replica = Replica()
         >>> replica.extend(4)
@@ -63,10 +60,10 @@ class Replica:
         [0.0, 0.0, 0.0, 0.0]
     """
 
-    def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(self) -> None:
         handle = _HANDLE()
         create = declare("strom_replica_create", ctypes.c_int64, ctypes.POINTER(_HANDLE))
-        check(create(max_message_bytes, ctypes.byref(handle)))
+        check(create(_MAX_ENCODED_BYTES, ctypes.byref(handle)))
         self.handle: int = handle.value
 
     def extend(self, size: int) -> None:
@@ -110,9 +107,9 @@ class Replica:
         check(function(self.handle, iteration, ctypes.addressof(result)))
         return HandedOver(result.elements, result.message_bytes, result.mass)
 
-    def keep_messages(self, keep: bool = True) -> None:
-        """Keeps a copy of each step's messages for `messages`; off by default."""
-        check(declare("strom_replica_keep_messages", _HANDLE, ctypes.c_int32)(self.handle, keep))
+    def keep_messages(self) -> None:
+        """From now on keeps a copy of each step's messages for `message`."""
+        check(declare("strom_replica_keep_messages", _HANDLE, ctypes.c_int32)(self.handle, 1))
 
     def message(self, index: int) -> bytes:
         """The kept message `index` of the last step."""

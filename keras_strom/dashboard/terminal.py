@@ -21,18 +21,16 @@ _STYLES = {
     "ended": "dim",
 }
 _NOTHING = "-"
+_EVENTS = 5  # The latest, which a view shows.
 
 
-def state_view(
-    state: Mapping[str, Any], *, width: int, rows: int | None = None, events: int = 5
-) -> Group:
+def state_view(state: Mapping[str, Any], *, width: int, rows: int | None = None) -> Group:
     """All of a state that a terminal has room for.
 
     Args:
         state: of `WatchedJob.snapshot`.
         width: characters in a line; columns that matter least are left out first.
         rows: of workers, at most; those that are slow or away come first then. None = all.
-        events: of the latest.
     """
     from rich.console import Group
     from rich.text import Text
@@ -48,7 +46,7 @@ def state_view(
         who = f"worker {one['rank']} " if one["rank"] >= 0 else ""
         parts.append(Text.assemble((f"{one['cause']:<8}", "yellow"), f"{who}{one['words']}"))
     parts.append(_table(state, width, rows))
-    for _, seconds, _, _, text in state["events"][max(0, len(state["events"]) - events) :]:
+    for _, seconds, _, _, text in state["events"][-_EVENTS:]:
         parts.append(Text.assemble((f"{_clock(seconds):>8}  ", "dim"), text))
     return Group(*parts)
 
