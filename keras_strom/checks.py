@@ -66,3 +66,16 @@ def check_seconds(name: str, seconds: float) -> None:
         raise errors.InvalidOption(
             f"{name}={seconds!r} must be a positive, finite number of seconds"
         )
+
+
+def waiting_seconds(name: str, seconds: object) -> float:
+    """`seconds` to wait, of which 0 are a time, too.
+
+    Raises:
+        InvalidOption: no finite number of seconds, 0 or more.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise errors.InvalidOption(f"{name}={seconds!r} must be a number of seconds")
+    if not 0 <= seconds < math.inf:
+        raise errors.InvalidOption(f"{name}={seconds!r} must be 0 seconds or more, and finite")
+    return float(seconds)

@@ -11,7 +11,6 @@ import ctypes
 import dataclasses
 import functools
 import json
-import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 from keras_strom import errors
 from keras_strom._native.library import Allocate, check, declare, library, nanoseconds
 from keras_strom._native.local_model import MethodStruct, RangeStruct
+from keras_strom.checks import waiting_seconds
 from keras_strom.job.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
 from keras_strom.method import MethodNumbers
 
@@ -129,7 +129,7 @@ class JoinedNode:
             attempt=attempt,
             max_staleness=-1 if max_staleness is None else max_staleness,
             failure_timeout_ns=wait_ns(failure_timeout),
-            join_timeout_ns=wait_ns(check_seconds("join_timeout", join_timeout)),
+            join_timeout_ns=wait_ns(waiting_seconds("join_timeout", join_timeout)),
             same_host=same_host,
             master_wait_ns=wait_ns(master_wait),
         )
@@ -490,22 +490,9 @@ def _cheap(name: str) -> Any:
     return function
 
 
-def check_seconds(name: str, seconds: object) -> float:
-    """A time to wait that a caller has given.
-
-    Raises:
-        InvalidOption: no finite number of seconds, 0 or more.
-    """
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise errors.InvalidOption(f"{name}={seconds!r} must be a number of seconds")
-    if not 0 <= seconds < math.inf:
-        raise errors.InvalidOption(f"{name}={seconds!r} must be 0 seconds or more, and finite")
-    return float(seconds)
-
-
 def wait_ns(seconds: float | None) -> int:
     """A time to wait as the C interface takes it; None = for ever."""
-    return -1 if seconds is None else nanoseconds(check_seconds("timeout", seconds))
+    return -1 if seconds is None else nanoseconds(waiting_seconds("timeout", seconds))
 
 
 def utf8(reason: str) -> bytes:

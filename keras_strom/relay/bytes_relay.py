@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from keras_strom import errors
 from keras_strom._native.bytes_node import MAX_BYTES, BytesNode
 from keras_strom._native.master_node import MasterNode
-from keras_strom._native.node import check_seconds
+from keras_strom.checks import waiting_seconds
 from keras_strom.job import environment
 from keras_strom.job.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
 from keras_strom.job.joining import at_first_that_answers, explained
@@ -304,7 +304,7 @@ class Worker:
                 f"a message of {len(data)} bytes is over the limit of {MAX_MESSAGE_BYTES}; submit "
                 "it in parts"
             )
-        deadline = time.monotonic() + check_seconds("timeout", timeout)
+        deadline = time.monotonic() + waiting_seconds("timeout", timeout)
         while True:
             left = deadline - time.monotonic()
             try:
@@ -332,7 +332,7 @@ class Worker:
         """
         deadline = None
         if timeout is not None:
-            deadline = time.monotonic() + check_seconds("timeout", timeout)
+            deadline = time.monotonic() + waiting_seconds("timeout", timeout)
         messages: list[Message] = []
         while True:
             left = _SLICE_SECONDS if deadline is None else deadline - time.monotonic()
@@ -348,7 +348,7 @@ class Worker:
             DeadlinePassed: it has not within `timeout` seconds.
             MasterLost: the master has ended or is silent.
         """
-        deadline = time.monotonic() + check_seconds("timeout", timeout)
+        deadline = time.monotonic() + waiting_seconds("timeout", timeout)
         while True:
             left = deadline - time.monotonic()
             try:

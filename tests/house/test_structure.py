@@ -68,8 +68,8 @@ PYTHON_ARROWS = {
     "method": {"errors", "checks"},
     "job": {"errors", "checks"},
     "": {"errors", "lazy_names", "job"},
-    "_native": {"errors", "method", "job"},
-    "relay": {"errors", "job", "_native"},
+    "_native": {"errors", "checks", "method", "job"},
+    "relay": {"errors", "checks", "job", "_native"},
     "sharing": {"errors", "checks", "method", "job", "_native", "relay"},
     "recovery": {"errors", "stale_files", "job", "sharing"},
     "strategy": {
