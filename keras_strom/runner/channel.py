@@ -1,13 +1,13 @@
 """A control channel between a runner and one of its workers' machines: encrypted JSON over TCP.
 
-On Spark the runner is the driver and its peer a task; without Spark it is `keras-strom master`, and
-its peer the agent of `keras-strom worker`. The words below are Spark's.
+The runner, here the *master*, is Spark's driver or `keras-strom master`; its peer is a Spark task
+or the agent of `keras-strom worker`.
 
-Both ends hold a key derived from the job's secret, and the task the public half of the driver's key
-of this job. Each sends a fresh X25519 public key. What the two fresh keys agree on, what the task's
-and the driver's do, and the job's key make the session's two keys, one for each direction, under
-which AES-256-GCM seals every message with its number. The driver speaks first: a task says nothing
-to anybody who does not hold the secret and the driver's key.
+Both ends hold a key derived from the job's secret, and the peer the public half of the master's key
+of this job. Each sends a fresh X25519 public key. What the two fresh keys agree on, what the peer's
+and the master's do, and the job's key make the session's two keys, one for each direction, under
+which AES-256-GCM seals every message with its number. The master speaks first: its peer says
+nothing to anybody who does not hold the secret and the master's key.
 
 So nothing is parsed before it is known to come from a member of the job, no message can be
 replayed, dropped or reordered unnoticed, and who records a session cannot read it later either,
@@ -52,12 +52,12 @@ class Channel:
         connection: a connected stream socket, which this object then owns, and closes where it
             raises.
         credentials: the job's.
-        driver_key: the public half of the driver's X25519 key of this job.
-        private_key: its private half, at the driver's end; None = this is a task's end.
+        master_key: the public half of the master's X25519 key of this job.
+        private_key: its private half, at the master's end; None = this is its peer's end.
 
     Raises:
-        SecretRejected: what the task has reached does not hold the job's secret and driver's key.
-        ConnectionError: the peer went away or said nothing for 10 seconds. At the driver's end its
+        SecretRejected: what the peer has reached does not hold the job's secret and master's key.
+        ConnectionError: the peer went away or said nothing for 10 seconds. At the master's end its
             first message, too, has to be there within 30 seconds of the connection.
     """
 
@@ -65,26 +65,26 @@ class Channel:
         self,
         connection: socket.socket,
         credentials: Credentials,
-        driver_key: bytes,
+        master_key: bytes,
         private_key: bytes | None = None,
     ) -> None:
         self._socket = connection
         self._socket.settimeout(None)
         with contextlib.suppress(OSError):  # Not every family has it; it only saves time.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._driver = private_key is not None
+        self._is_master = private_key is not None
         self._ended = "the peer closed the control connection"  # What an end of the stream means.
         self._send_lock = threading.Lock()
         self._sent = self._received = 0
         self._known_by = time.monotonic() + SILENCE_SECONDS  # A stranger is not waited for longer.
         try:
-            self._shake_hands(credentials, driver_key, private_key)
+            self._shake_hands(credentials, master_key, private_key)
         except BaseException:
             self._socket.close()
             raise
 
     def _shake_hands(
-        self, credentials: Credentials, driver_key: bytes, private_key: bytes | None
+        self, credentials: Credentials, master_key: bytes, private_key: bytes | None
     ) -> None:
         fresh = secrets.token_bytes(KEY_BYTES)
         own = sealing.public_key(fresh)
@@ -93,25 +93,25 @@ class Channel:
         agreed = sealing.agree(fresh, theirs)
         if private_key is not None:
             agreed += sealing.agree(private_key, theirs)
-            said = driver_key + own + theirs
+            said = master_key + own + theirs
         else:
-            agreed += sealing.agree(fresh, driver_key)
-            said = driver_key + theirs + own
+            agreed += sealing.agree(fresh, master_key)
+            said = master_key + theirs + own
         session = _hmac(_control_key(credentials), agreed + said)
-        drivers, tasks = _hmac(session, b"D"), _hmac(session, b"T")
-        if self._driver:
-            self._out, self._in = drivers, tasks
+        masters, peers = _hmac(session, b"D"), _hmac(session, b"T")
+        if self._is_master:
+            self._out, self._in = masters, peers
             self.send({"type": "heartbeat"})
         else:
-            self._out, self._in = tasks, drivers
+            self._out, self._in = peers, masters
             self.receive(_HELLO_SECONDS)
 
     def send(self, message: Message) -> None:
         """Sends one message; blocks while the peer does not read.
 
         Raises:
-            ConnectionError: the connection is gone, or, at the driver's end, a task reads nothing
-                for 30 seconds: others wait for the thread that speaks to it.
+            ConnectionError: the connection is gone, or, at the master's end, its peer reads
+                nothing for 30 seconds: others wait for the thread that speaks to it.
         """
         # Unescaped, a character takes at most 4 bytes, or 6 if it is a control character.
         body = json.dumps(message, ensure_ascii=False).encode()
@@ -138,9 +138,9 @@ class Channel:
         except errors.SecretRejected:
             raise errors.SecretRejected(
                 "a control message was not made with this job's secret"
-                if self._driver
-                else "what answers at the driver's control port is not this job's driver: it lacks "
-                "the job's secret or the driver's key; does another program listen there?"
+                if self._is_master
+                else "what answers at the control port is not this job's driver or master: it "
+                "lacks the job's secret or the master's key; does another program listen there?"
             ) from None
         self._received += 1
         try:
@@ -164,7 +164,7 @@ class Channel:
             try:
                 room = select.poll()
                 room.register(self._socket, select.POLLOUT)
-                patience = max(0.0, deadline - time.monotonic()) * 1000 if self._driver else None
+                patience = max(0.0, deadline - time.monotonic()) * 1000 if self._is_master else None
                 if room.poll(patience):
                     with contextlib.suppress(BlockingIOError):
                         left = left[self._socket.send(left, socket.MSG_DONTWAIT) :]
@@ -181,7 +181,7 @@ class Channel:
         content = bytearray()
         deadline = time.monotonic() + timeout
         silence = f"no sign of life for {timeout:g} s"
-        if self._driver and self._received == 0 and self._known_by < deadline:
+        if self._is_master and self._received == 0 and self._known_by < deadline:
             deadline = self._known_by
             silence = f"it has not shown the job's secret within {SILENCE_SECONDS:g} s"
         while len(content) < size:
