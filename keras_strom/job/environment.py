@@ -219,7 +219,7 @@ class ClusterEnvironment:
             credentials_path=read(CREDENTIALS, str, None),
             network=read(NETWORK, NetworkConfig.from_json, NetworkConfig()),
             ip=read(IP, _ip, None),
-            join_timeout=read(JOIN_TIMEOUT, _seconds, 600.0),
+            join_timeout=read(JOIN_TIMEOUT, _seconds, cls.join_timeout),
             max_failures=read(MAX_FAILURES, _integer, 0),
             drain_seconds=read(DRAIN_SECONDS, _seconds, cls.drain_seconds),
             runner_fd=read(RUNNER_FD, _integer, None),

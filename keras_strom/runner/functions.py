@@ -26,7 +26,7 @@ def run(
     num_proc: int | None = None,
     hosts: str | None = None,
     network: NetworkConfig | None = None,
-    start_timeout: float = 600.0,
+    start_timeout: float = ClusterEnvironment.join_timeout,
     max_failures: int = 3,
     min_workers: int | None = None,
     drain_seconds: float = ClusterEnvironment.drain_seconds,

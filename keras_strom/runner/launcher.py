@@ -80,7 +80,7 @@ class Job:
     workers: int
     network: NetworkConfig = dataclasses.field(default_factory=NetworkConfig)
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    start_timeout: float = 600.0
+    start_timeout: float = ClusterEnvironment.join_timeout
     max_failures: int = 0
     min_workers: int | None = None
     drain_seconds: float = ClusterEnvironment.drain_seconds

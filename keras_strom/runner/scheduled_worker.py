@@ -52,7 +52,7 @@ class ScheduledWorker:
     rank: int
     job_path: str
     work: Script
-    start_timeout: float = 600.0
+    start_timeout: float = environment.ClusterEnvironment.join_timeout
     master: HostPort | None = None
 
     def __post_init__(self) -> None:

@@ -96,7 +96,7 @@ class StromOptions:
     strategy: Mapping[str, Any] | None = dataclasses.field(default_factory=dict)
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     use_gpu: UseGpu = "auto"
-    start_timeout: float = 600.0
+    start_timeout: float = ClusterEnvironment.join_timeout
     max_failures: int = 3
     drain_seconds: float = ClusterEnvironment.drain_seconds
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_strom import errors
 from keras_strom.checks import check_least, whole_number
+from keras_strom.job.environment import ClusterEnvironment
 
 from .application import is_local, is_on
 from .workers_per_host import placed
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
 
 #: How long a job's tasks may take to come, unless its caller says otherwise.
-START_TIMEOUT_SECONDS = 600.0
+START_TIMEOUT_SECONDS = ClusterEnvironment.join_timeout
 #: So many workers of a job are started again, unless its caller says otherwise.
 MAX_FAILURES = 3
 
