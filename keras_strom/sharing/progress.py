@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_strom.sharing.optimizers import parts_of
+from keras_strom.sharing.optimizers import learning_rates_of, parts_of
 
 # Counts travel as float32 beside the weights; split at 2^20 they are exact up to 2^44.
 _SPLIT = 1 << 20
@@ -103,17 +102,17 @@ class Progress:
 
     def learning_rates(self) -> list[float]:
         """Of each optimizer; none for one that follows a schedule, which needs no word of it."""
-        return [float(rate.numpy()) for rate in self._rates()]
+        return [float(rate.numpy()) for rate in self._rates]
 
     def set_learning_rates(self, rates: Sequence[float]) -> None:
         """The inverse of `learning_rates`; rates that are equal already are left alone."""
-        for variable, rate in zip(self._rates(), rates, strict=True):
+        for variable, rate in zip(self._rates, rates, strict=True):
             if np.float32(variable.numpy()) != np.float32(rate):
                 variable.assign(rate)
 
+    @property
     def _rates(self) -> list[Any]:
-        rates = [optimizer._learning_rate for optimizer in self._optimizers]
-        return [rate for rate in rates if isinstance(rate, keras.Variable)]
+        return learning_rates_of(getattr(self._model, "optimizer", None))
 
     def standing(self) -> list[float]:
         """Each optimizer's steps, or batches where it accumulates, and the learning rates."""
