@@ -30,22 +30,17 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("keras_strom")
 
+
+def _of_keras(*names: str) -> tuple[Any, ...]:
+    """Keras's callbacks of these names, of which older releases lack some."""
+    return tuple(getattr(keras.callbacks, name) for name in names if hasattr(keras.callbacks, name))
+
+
 # Those that write somewhere.
 _CHIEFS_ALONE = (
     StromMonitor,
-    *(
-        getattr(keras.callbacks, name)
-        for name in (
-            "CSVLogger",
-            "ModelCheckpoint",
-            "OrbaxCheckpoint",
-            "RemoteMonitor",
-            "TensorBoard",
-        )
-        if hasattr(keras.callbacks, name)
-    ),
+    *_of_keras("CSVLogger", "ModelCheckpoint", "OrbaxCheckpoint", "RemoteMonitor", "TensorBoard"),
 )
-
 
 # The attributes of Keras's callbacks that name what they write.
 _PATHS = ("filepath", "filename", "directory", "log_dir")
@@ -59,11 +54,7 @@ _CHIEF_STOPS = (
 _left_to_the_chief: dict[str, None] = {}
 
 # Those that may write the model between two batches, with `save_freq=` a number.
-_WRITERS = tuple(
-    getattr(keras.callbacks, name)
-    for name in ("BackupAndRestore", "ModelCheckpoint", "OrbaxCheckpoint")
-    if hasattr(keras.callbacks, name)
-)
+_WRITERS = _of_keras("BackupAndRestore", "ModelCheckpoint", "OrbaxCheckpoint")
 
 
 def writers_between_batches(callbacks: Iterable[Any]) -> list[Any]:
