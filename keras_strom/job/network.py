@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_strom import errors
-from keras_strom.checks import check_number, whole_number
+from keras_strom.checks import check_number, flag, whole_number
 from keras_strom.job.interfaces import InterfaceAddress, IPAddress, interface_addresses
 
 HostPort = tuple[str, int]
@@ -112,8 +112,7 @@ class NetworkConfig:
             raise errors.InvalidOption(
                 f"failure_timeout={timeout!r} must lie between 0.1 and 3600 seconds"
             )
-        if not isinstance(self.same_host, bool):
-            raise errors.InvalidOption(f"same_host={self.same_host!r} must be a bool")
+        flag("same_host", self.same_host)
         if self.on_master_loss not in ("stop", "wait"):
             raise errors.InvalidOption(
                 f'on_master_loss={self.on_master_loss!r} must be "stop" or "wait"'

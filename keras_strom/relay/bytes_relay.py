@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from keras_strom import errors
 from keras_strom._native.bytes_node import MAX_BYTES, BytesNode
 from keras_strom._native.master_node import MasterNode
-from keras_strom.checks import waiting_seconds
+from keras_strom.checks import waiting_seconds, whole_number
 from keras_strom.job import environment
 from keras_strom.job.credentials import JOB_ID_BYTES, KEY_BYTES, Credentials
 from keras_strom.job.joining import at_first_that_answers, explained
@@ -171,8 +171,7 @@ class Master:
             InvalidOption: a secret that is too short, or no number of workers.
             AddressError: the port is in use, or the mask picks no or several interfaces.
         """
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise errors.InvalidOption(f"workers={workers!r} must be 1 or more")
+        whole_number("workers", workers, least=1)
         network = network or NetworkConfig()
         network.refuse_checkpoints("a relay of bytes has nothing to save")
         network.refuse_waiting("a relay of bytes has no state to go on from")

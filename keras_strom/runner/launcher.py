@@ -92,8 +92,7 @@ class Job:
     dashboard: PageAddress | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers < 1:
-            raise errors.InvalidOption(f"workers={self.workers!r} must be 1 or more")
+        whole_number("workers", self.workers, least=1)
         check_seconds("start_timeout", self.start_timeout)
         whole_number("max_failures", self.max_failures, least=0)
         check_least("min_workers", self.min_workers, "workers", self.workers)

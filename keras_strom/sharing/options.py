@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from keras_strom import errors
-from keras_strom.checks import whole_number
+from keras_strom.checks import flag, whole_number
 from keras_strom.job.network import NetworkConfig
 from keras_strom.method import AllReduce, Method
 from keras_strom.sharing.residual import ResidualClipping, ShakeUp
@@ -64,19 +64,14 @@ def check_options(
             f"update_clipping={update_clipping!r} must be an UpdateClipping or None"
         )
     _check_grid(whole_number("local_steps", local_steps, least=1), shake_up)
-    if max_staleness is not None and (
-        isinstance(max_staleness, bool) or not isinstance(max_staleness, int) or max_staleness < 0
-    ):
-        raise errors.InvalidOption(
-            f"max_staleness={max_staleness!r} must be None or a whole number, 0 or more"
-        )
+    if max_staleness is not None:
+        whole_number("max_staleness", max_staleness, least=0)
     if local_apply not in ("encoded", "full"):
         raise errors.InvalidOption(f"local_apply={local_apply!r} must be 'encoded' or 'full'")
     if network is not None and not isinstance(network, NetworkConfig):
         raise errors.InvalidOption(f"network={network!r} must be a NetworkConfig or None")
     for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise errors.InvalidOption(f"{name}={value!r} must be a bool")
+        flag(name, value)
 
 
 def method_of(method: Method | None, threshold: ThresholdAlgorithm | None) -> Method | None:

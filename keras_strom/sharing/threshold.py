@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import tensorflow as tf
 
 from keras_strom import errors
-from keras_strom.checks import check_number
+from keras_strom.checks import check_number, flag
 from keras_strom.sharing.rate_history import RateChange
 from keras_strom.sharing.statistics import StepStatistics
 
@@ -159,8 +159,7 @@ class _FollowingDensity:
     per_variable: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.per_variable, bool):
-            raise errors.InvalidOption(f"per_variable={self.per_variable!r} must be a bool")
+        flag("per_variable", self.per_variable)
         for name in ("minimum", "maximum"):
             _require_positive(name, getattr(self, name))
         if self.initial is None:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_strom import errors
+from keras_strom.checks import flag
 from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.pulled_step import PulledStep
 from keras_strom.sharing.step import SharedStep
@@ -99,10 +100,8 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         if log_dir is not None and not isinstance(log_dir, str | os.PathLike):
             raise errors.InvalidOption(f"log_dir={log_dir!r} must be a path or None")
-        if not isinstance(logs, bool):
-            raise errors.InvalidOption(f"logs={logs!r} must be True or False")
         self._log_dir = log_dir
-        self._logs = logs
+        self._logs = flag("logs", logs)
         self._writes = True  # Warnings and tables, too.
         self._writer: Any = None
         self._sharing: Sharing | None = None

@@ -73,7 +73,8 @@ PYTHON_ARROWS = {
     "sharing": {"errors", "checks", "method", "job", "_native", "relay"},
     "recovery": {"errors", "stale_files", "job", "sharing"},
     "strategy": {
-        *("tracebacks", "errors", "method", "job", "_native", "relay", "sharing", "recovery"),
+        *("tracebacks", "errors", "checks", "method", "job", "_native", "relay", "sharing"),
+        "recovery",
     },
     "dashboard": {"errors", "job"},
     "runner": {

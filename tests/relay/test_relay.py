@@ -336,7 +336,7 @@ def test_what_is_wrong_with_the_input_is_said_with_the_remedy() -> None:
         Master(b"short", workers=1)
     with pytest.raises(errors.InvalidOption, match="must be bytes, not str"):
         Master("a" * 32, workers=1)  # type: ignore[arg-type]
-    with pytest.raises(errors.InvalidOption, match="workers=0 must be 1 or more"):
+    with pytest.raises(errors.InvalidOption, match="workers=0 must be a whole number, 1 or more"):
         Master(new_secret(), workers=0)
     with Star(1) as star:
         too_long = bytes(relay.MAX_MESSAGE_BYTES + 1)
