@@ -30,7 +30,7 @@ class InvalidOption(StromError, ValueError):
 
 
 class EnvironmentInvalid(InvalidOption):
-    """The KERAS_STROM_* variables are incomplete or cannot be read; the message names which."""
+    """KERAS_STROM_* or Keras's own variables do not do; the message names which."""
 
 
 class AddressError(StromError):

@@ -22,13 +22,16 @@ from keras_strom import errors
 _logger = logging.getLogger("keras_strom")
 
 
-def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None:
+def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> int:
     """Replaces `fit`'s training data in `arguments` by worker `rank`'s part of it, of `size`.
 
     Args:
         arguments: fit's arguments by name, as bound; changed in place.
         rank: this worker.
         size: the number of workers.
+
+    Returns:
+        How many rows the arrays had; 0 = the data are no arrays.
 
     Raises:
         UnsupportedModel: the data cannot be divided; the message says what to pass.
@@ -39,7 +42,7 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None
     if isinstance(x, tf.data.Dataset):
         arguments["x"] = shard_dataset(x, rank, size)
     elif isinstance(x, tf.distribute.DistributedDataset):
-        return  # Made by the user's own distribute_datasets_from_function, with (K, rank).
+        return 0  # Made by the user's own distribute_datasets_from_function, with (K, rank).
     elif isinstance(x, keras.utils.PyDataset):
         arguments["x"] = ShardedPyDataset(x, rank, size)
     elif isinstance(x, types.GeneratorType):
@@ -50,7 +53,8 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> None
             value = arguments.get(name)
             if not _is_arrays(value) and (name == "x" or value is not None):
                 raise errors.UnsupportedModel(_indivisible(name, value, rank, size))
-        _shard_arrays(arguments, rank, size)
+        return _shard_arrays(arguments, rank, size)
+    return 0
 
 
 def _refuse_stateful(model: Any, x: Any, rank: int, size: int) -> None:
@@ -197,17 +201,21 @@ def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> None:
-    """Divides x, y and sample_weight by rows, after the validation split has taken its part."""
+def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> int:
+    """Divides x, y and sample_weight by rows, after the validation split has taken its part.
+
+    Returns:
+        How many rows there were.
+    """
     names = [name for name in ("x", "y", "sample_weight") if arguments.get(name) is not None]
     arrays = {name: arguments[name] for name in names}
     _check_rows(arrays)
+    leaves = keras.tree.flatten(arrays["x"])
+    rows = next(int(leaf.shape[0]) for leaf in leaves if leaf is not None)
     split = arguments.get("validation_split") or 0.0
     if split and arguments.get("validation_data") is None:
         if not 0 < split < 1:
             raise ValueError(f"validation_split={split} must lie between 0 and 1")
-        leaves = keras.tree.flatten(arrays["x"])
-        rows = next(int(leaf.shape[0]) for leaf in leaves if leaf is not None)
         # Keras's own rule: the last rows, before any shuffling.
         boundary = math.floor(rows * (1.0 - split))
         held_out = _take(arrays, slice(boundary, None))
@@ -215,6 +223,7 @@ def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> None:
         arguments["validation_split"] = 0.0
         arrays = _take(arrays, slice(0, boundary))
     arguments.update(_take(arrays, slice(rank, None, size)))
+    return rows
 
 
 def _check_rows(arrays: dict[str, Any]) -> None:

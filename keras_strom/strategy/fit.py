@@ -90,8 +90,9 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
         if getattr(model, "optimizer", None) is not None:  # Keras itself asks for compile().
             model_checks.check_optimizer(model.optimizer)
         if sharing.environment.size > 1:
-            shard_fit_arguments(arguments, sharing.environment.rank, sharing.environment.size)
-            if not sharing.environment.is_chief:
+            here = sharing.environment
+            training.rows = shard_fit_arguments(arguments, here.rank, here.size)
+            if not here.is_chief:
                 arguments["verbose"] = 0
         training.shows_epochs = sharing.environment.is_chief or validates(arguments)
         put_around(arguments, training, sharing, restore)

@@ -81,6 +81,7 @@ class Training:
         self._epoch = 0
         self._place = DataPosition(0, 0)  # The batch that this worker trains next.
         self._has_data = False  # A batch has ended.
+        self.rows = 0  # Of the arrays that `fit` was given; 0 = it was given others.
         self._skipped = 0  # Batches of the epoch at hand that a predecessor has trained.
         self._batches_left: int | None = (
             None  # Where it has a predecessor there: batches left in it.
@@ -105,7 +106,7 @@ class Training:
         if is_asked(self._sharing) and not self._sharing.step.steps:  # It has learnt nothing yet.
             self._leave_for_good(trains=False)
         generation = self._sharing.generation = Generation(self._sharing, [self._model])
-        generation.epochs_of_history = epochs
+        generation.epochs_of_history, generation.rows = epochs, self.rows
         fit = self._fit = dataclasses.replace(self._fit, per_epoch=per_epoch)
         checkpoints = self._sharing.checkpoints
         if checkpoints is not None:

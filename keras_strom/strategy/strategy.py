@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from keras_strom import errors
@@ -139,6 +140,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
 
     Raises:
         InvalidOption: an option that is not understood or out of range.
+        EnvironmentInvalid: Keras computes with another library than TensorFlow.
 
     Example:
         >>> with StromStrategy().scope():  # doctest: +SKIP
@@ -175,6 +177,7 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         devices: str | Sequence[str] | None = None,
     ) -> None:
         of_updates = {name: value for name, value in locals().items() if name in _OF_UPDATES}
+        _check_backend()
         check_method("method", method)
         check_options(
             threshold=threshold,
@@ -520,6 +523,20 @@ def _join(
     drain_request.listen(environment)
     weakref.finalize(strategy(), say_goodbye, worker)
     return worker
+
+
+def _check_backend() -> None:
+    """Keras computes with TensorFlow, whose variables and steps are what is shared.
+
+    Raises:
+        EnvironmentInvalid: it computes with another library.
+    """
+    if (backend := keras.config.backend()) != "tensorflow":
+        raise errors.EnvironmentInvalid(
+            f"Keras runs on {backend}, and StromStrategy needs TensorFlow below it: set "
+            "KERAS_BACKEND=tensorflow before Keras is imported, on all workers, or remove "
+            '"backend" from ~/.keras/keras.json'
+        )
 
 
 def _check_beside(

@@ -72,6 +72,14 @@ def test_the_chief_decides_after_an_epoch_too_and_another_worker_says_so(mode: s
 
 
 @both_modes
+def test_arrays_that_are_not_as_long_on_all_workers_are_warned_of(mode: str) -> None:
+    first, second = results(mode, "the_arrays_of_worker_1_are_shorter")
+    assert first == {"warned": []}
+    (words,) = second["warned"]
+    assert "fit was given have 80 rows here and 96 on worker 0" in words
+
+
+@both_modes
 def test_metrics_may_have_several_values(mode: str) -> None:
     for result in results(mode, "a_metric_has_several_values"):
         assert result == {"loss": [2], "f1": [2, 3], "val_f1": [2, 3]}

@@ -488,6 +488,12 @@ def test_an_option_out_of_range_is_refused(options: dict[str, Any]) -> None:
         StromStrategy(**options)
 
 
+def test_another_backend_of_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
+    with pytest.raises(errors.EnvironmentInvalid, match=r"on jax, .*set KERAS_BACKEND=tensorflow"):
+        StromStrategy()
+
+
 def test_unknown_and_positional_options_are_refused() -> None:
     with pytest.raises(TypeError):
         StromStrategy(treshold=FixedThreshold(1e-3))  # type: ignore[call-arg]

@@ -141,6 +141,18 @@ def worker_1_wants_to_stop_after_an_epoch(place: Place) -> dict[str, Any]:
 
 
 @case
+def the_arrays_of_worker_1_are_shorter(place: Place) -> dict[str, Any]:
+    warnings = Warnings()
+    logger = logging.getLogger("keras_strom")
+    logger.addHandler(warnings)
+    model = place.model()
+    for rows in (96, 96 if keras_strom.is_chief() else 80):
+        model.fit(*data(rows), batch_size=8, verbose=0)
+    logger.removeHandler(warnings)
+    return {"warned": [words for words in warnings.words if "rows" in words]}
+
+
+@case
 def a_metric_has_several_values(place: Place) -> dict[str, Any]:
     model = place.model(metrics=[keras.metrics.F1Score(name="f1")])
     history = model.fit(
