@@ -10,6 +10,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pathlib
+import signal
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -63,6 +64,8 @@ def _serve(
             for rank in range(2)
         ]
         os.environ.update(places[1])
+        # multiprocessing ends it by SIGTERM, which would have it drain until it is killed.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         pipe.send(places[0])
         model = build()
         while True:  # As often as the other; the process ends with that one.
