@@ -23,6 +23,13 @@ inline uint64_t ReadBits(const uint8_t* stream, int64_t position, int width) {
   return word & ((uint64_t{1} << width) - 1);
 }
 
+// The 64 bits from bit `position`; reads up to kBitSlack bytes behind them.
+inline uint64_t Read64Bits(const uint8_t* stream, int64_t position) {
+  const uint8_t* const from = stream + (position >> 3);
+  const int skip = static_cast<int>(position & 7);
+  return LoadLittleEndian<uint64_t>(from) >> skip | uint64_t{from[8]} << 1 << (63 - skip);
+}
+
 // Appends fields to a stream that starts at `out`; needs kBitSlack bytes of room behind the stream.
 class BitWriter {
  public:

@@ -6,16 +6,9 @@
 namespace strom {
 namespace {
 
-// The 64 bits from bit `position` of a stream.
-uint64_t LoadBits(const uint8_t* stream, int64_t position) {
-  const uint8_t* const from = stream + (position >> 3);
-  const int skip = static_cast<int>(position & 7);
-  return LoadLittleEndian<uint64_t>(from) >> skip | uint64_t{from[8]} << 1 << (63 - skip);
-}
-
 // The next bits of a run, at most 64 of them, from element i on.
 uint64_t ElementBits(const BitmapRun& run, int64_t i) {
-  const uint64_t bits = LoadBits(run.bits, run.first_bit + i);
+  const uint64_t bits = Read64Bits(run.bits, run.first_bit + i);
   const int64_t left = run.size - i;
   return left >= 64 ? bits : bits & ((uint64_t{1} << left) - 1);
 }
@@ -25,7 +18,7 @@ void CopyBits(const uint8_t* stream, int64_t position, int64_t size, uint8_t* ou
   for (int64_t done = 0; done < size; done += 64) {
     const int64_t left = size - done;
     const uint64_t mask = left >= 64 ? ~uint64_t{0} : (uint64_t{1} << left) - 1;
-    StoreLittleEndian<uint64_t>(out + done / 8, LoadBits(stream, position + done) & mask);
+    StoreLittleEndian<uint64_t>(out + done / 8, Read64Bits(stream, position + done) & mask);
   }
 }
 
@@ -36,7 +29,7 @@ void JoinBitmaps(std::span<const Bitmap> pieces, const Parallel& parallel, Bitma
     STROM_CHECK(whole->elements % 8 == 0);
     whole->elements += piece.elements;
     for (int64_t done = 0; done < piece.count; done += 64) {
-      Bitmap::AppendBits(whole->signs, whole->count + done, LoadBits(piece.signs, done));
+      Bitmap::AppendBits(whole->signs, whole->count + done, Read64Bits(piece.signs, done));
     }
     whole->count += piece.count;
   }

@@ -325,14 +325,8 @@ STROM_TARGET_AVX512 void AddBitmap(Bytes payload, int64_t count, float value, in
   for (int64_t start = 0; start < bits; start += 64) {
     auto ones = LoadLittleEndian<uint64_t>(unary + (start >> 3));
     if (bits - start < 64) ones &= (uint64_t{1} << (bits - start)) - 1;
-    const int64_t entries = std::popcount(ones);
-    // The signs of these entries, 57 of them or more, and those that a byte's border cut off.
-    uint64_t packed = LoadLittleEndian<uint64_t>(payload.data() + (sign >> 3)) >> (sign & 7);
-    if (sign & 7) {
-      packed |= uint64_t{payload.data()[(sign >> 3) + 8]} << (64 - (sign & 7));
-    }
-    const uint64_t negative = _pdep_u64(packed, ones);
-    sign += entries;
+    const uint64_t negative = _pdep_u64(Read64Bits(payload.data(), sign), ones);
+    sign += std::popcount(ones);
     const auto changed = [&](int64_t i, __m512 old) STROM_TARGET_AVX512 {
       const __m512 change = _mm512_mask_mov_ps(plus, static_cast<__mmask16>(negative >> i), minus);
       return _mm512_mask_add_ps(old, static_cast<__mmask16>(ones >> i), old, change);
