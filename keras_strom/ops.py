@@ -2,9 +2,13 @@
 
 The ops keep no state and change no argument: what `encode` would change in place is an output here
 (TensorFlow reuses the input's buffer where nobody else reads it). They work eagerly and in
-`tf.function`, on the CPU, and not under `jit_compile=True`. A message is a uint8 vector, so its
-size is `tf.size(message)` bytes; `message.numpy().tobytes()` is what `keras_strom.codec` calls the
-message's bytes and `tf.io.decode_raw(string, tf.uint8)` turns them back.
+`tf.function`, and not under `jit_compile=True`. A message is a uint8 vector, so its size is
+`tf.size(message)` bytes; `message.numpy().tobytes()` is what `keras_strom.codec` calls its bytes,
+and `tf.io.decode_raw(string, tf.uint8)` turns them back.
+
+On a GPU `threshold_encode` and `apply` work where the tensors lie; only the message is on the host.
+Where libstrom_cuda.so is not installed, or cannot use the GPU, tensors are copied to the host and
+back, and a warning says so once.
 
 What is refused raises `tf.errors.InvalidArgumentError` (wrong shapes, NaN or infinity, a threshold
 that is not over 0) or `tf.errors.DataLossError` (bytes that are no message), with the same words as
@@ -33,6 +37,7 @@ import tensorflow as tf
 
 from keras_strom._native.ops import operations
 from keras_strom.codec import Coding, Prefer, require_options
+from keras_strom.sharing import step_warnings
 
 #: A tensor, or what TensorFlow makes one of.
 Tensor = Any
@@ -54,8 +59,8 @@ def threshold_encode(
         update: float32, any shape, not empty.
         residual: float32, the same shape; zeros at the start.
         threshold: float32 scalar, tau > 0.
-        coding: "auto", or one coding for all spans: "sparse", "bitmap" or "bitmap4", which is
-            encoded on the CPU only; see `keras_strom.codec.encode`.
+        coding: "auto", or one coding for all spans: "sparse", "bitmap" or "bitmap4", which goes
+            by the host where tensors lie on a GPU; see `keras_strom.codec.encode`.
         prefer: what "auto" prefers: "size", the fewest bytes, or "speed".
         iteration: int32 or int64 scalar, the sender's step, 0 to 2**35 - 1. The message says it,
             and "bitmap4" needs another one each step.
@@ -81,6 +86,7 @@ def threshold_encode(
         prefer=prefer,
         name=name,
     )
+    _warn()
     return encoded.message, encoded.residual_after, encoded.count
 
 
@@ -124,7 +130,15 @@ def apply(message: Tensor, parameters: Tensor, *, name: str | None = None) -> Te
         tf.errors.DataLossError: the bytes were cut short or altered, or never were a message.
         tf.errors.InvalidArgumentError: another size.
     """
-    return operations().strom_apply_message(message=message, parameters=parameters, name=name)
+    after = operations().strom_apply_message(message=message, parameters=parameters, name=name)
+    _warn()
+    return after
+
+
+def _warn() -> None:
+    """Says what the ops have to say; those in a graph are heard by the next call or step."""
+    if tf.executing_eagerly():
+        step_warnings.tell()
 
 
 def _int64(number: Tensor) -> Tensor:

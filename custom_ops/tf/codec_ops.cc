@@ -97,14 +97,43 @@ const uint8_t* BytesOf(const Tensor& message) {
 float* FloatsOf(Tensor* tensor) { return static_cast<float*>(tensor->data()); }
 const float* FloatsOf(const Tensor& tensor) { return static_cast<const float*>(tensor.data()); }
 
-absl::Status Apply(OpKernelContext* context, const Tensor& message, Tensor* parameters) {
+// The message is written straight into output 0, whose size is known only then.
+struct MessageOutput {
+  OpKernelContext* context;
+  absl::Status status;
+
+  static uint8_t* Allocate(void* output, int64_t bytes) {
+    auto* self = static_cast<MessageOutput*>(output);
+    Tensor* message = nullptr;
+    self->status = self->context->allocate_output(0, TensorShape({bytes}), &message);
+    return self->status.ok() ? static_cast<uint8_t*>(message->data()) : nullptr;
+  }
+};
+
+}  // namespace
+
+absl::Status EncodeOnHost(OpKernelContext* context, const strom_codec_options& options,
+                          const Tensor& update, const Tensor& residual, Tensor* after) {
+  MessageOutput message{context, absl::OkStatus()};
+  const strom_thread_pool threads = LendThreads(context);
+  int64_t count = 0;
+  const int code = strom_codec_encode(FloatsOf(update), FloatsOf(residual), FloatsOf(after),
+                                      update.NumElements(), &options, &threads,
+                                      &MessageOutput::Allocate, &message, &count);
+  TF_RETURN_IF_ERROR(message.status);
+  TF_RETURN_IF_ERROR(ToStatus(code, strom_last_error()));
+  Tensor* count_output = nullptr;
+  TF_RETURN_IF_ERROR(context->allocate_output(2, TensorShape({}), &count_output));
+  count_output->scalar<int64_t>()() = count;
+  return absl::OkStatus();
+}
+
+absl::Status ApplyOnHost(OpKernelContext* context, const Tensor& message, Tensor* parameters) {
   const strom_thread_pool threads = LendThreads(context);
   const int code = strom_codec_apply(BytesOf(message), message.NumElements(), FloatsOf(parameters),
                                      parameters->NumElements(), &threads);
   return ToStatus(code, strom_last_error());
 }
-
-}  // namespace
 
 absl::Status CodingAttributes::Read(OpKernelConstruction* context) {
   std::string coding_name, prefer_name;
@@ -163,34 +192,11 @@ class ThresholdEncodeOp : public OpKernel {
     Tensor* after = nullptr;
     OP_REQUIRES_OK(context,
                    context->forward_input_or_allocate_output({1}, 1, residual.shape(), &after));
-    MessageOutput message{context, absl::OkStatus()};
-    const strom_codec_options options = attributes_.Options(context);
-    const strom_thread_pool threads = LendThreads(context);
-    int64_t count = 0;
-    const int code = strom_codec_encode(FloatsOf(update), FloatsOf(residual), FloatsOf(after),
-                                        update.NumElements(), &options, &threads,
-                                        &MessageOutput::Allocate, &message, &count);
-    OP_REQUIRES_OK(context, message.status);
-    OP_REQUIRES_OK(context, ToStatus(code, strom_last_error()));
-    Tensor* count_output = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({}), &count_output));
-    count_output->scalar<int64_t>()() = count;
+    OP_REQUIRES_OK(context,
+                   EncodeOnHost(context, attributes_.Options(context), update, residual, after));
   }
 
  private:
-  // The message is written straight into output 0, whose size is known only then.
-  struct MessageOutput {
-    OpKernelContext* context;
-    absl::Status status;
-
-    static uint8_t* Allocate(void* output, int64_t bytes) {
-      auto* self = static_cast<MessageOutput*>(output);
-      Tensor* message = nullptr;
-      self->status = self->context->allocate_output(0, TensorShape({bytes}), &message);
-      return self->status.ok() ? static_cast<uint8_t*>(message->data()) : nullptr;
-    }
-  };
-
   CodingAttributes attributes_;
 };
 
@@ -208,7 +214,7 @@ class DecodeOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, TensorShape({size.scalar<int64_t>()()}), &values));
     values->flat<float>().setZero();
-    OP_REQUIRES_OK(context, Apply(context, message, values));
+    OP_REQUIRES_OK(context, ApplyOnHost(context, message, values));
   }
 };
 
@@ -224,7 +230,7 @@ class ApplyMessageOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    context->forward_input_or_allocate_output({1}, 0, parameters.shape(), &after));
     if (after->data() != parameters.data()) after->flat<float>() = parameters.flat<float>();
-    OP_REQUIRES_OK(context, Apply(context, message, after));
+    OP_REQUIRES_OK(context, ApplyOnHost(context, message, after));
   }
 };
 

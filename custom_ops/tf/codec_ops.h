@@ -24,6 +24,16 @@ struct CodingAttributes {
 absl::Status CheckEncodeInputs(tensorflow::OpKernelContext* context);
 absl::Status CheckApplyInputs(tensorflow::OpKernelContext* context);
 
+// What StromThresholdEncode does, with tensors in the host's memory; `after` may be `residual`.
+// Makes the outputs 0 and 2, message and count, where nothing is refused.
+absl::Status EncodeOnHost(tensorflow::OpKernelContext* context, const strom_codec_options& options,
+                          const tensorflow::Tensor& update, const tensorflow::Tensor& residual,
+                          tensorflow::Tensor* after);
+
+// parameters += what the message says, both in the host's memory.
+absl::Status ApplyOnHost(tensorflow::OpKernelContext* context, const tensorflow::Tensor& message,
+                         tensorflow::Tensor* parameters);
+
 }  // namespace keras_strom
 
 #endif  // KERAS_STROM_TF_CODEC_OPS_H_

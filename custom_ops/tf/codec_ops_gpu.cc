@@ -1,6 +1,8 @@
 // StromThresholdEncode and StromApplyMessage on a GPU: update, residual and parameters stay on the
 // device, messages are on the host, and the work is queued on the stream that TensorFlow runs the
-// op on. StromDecode has no kernel here: its input and its size are the host's.
+// op on. What the device's kernels do not have, and all where libstrom_cuda.so is missing or cannot
+// use the device, is done on the host, on copies. StromDecode has no kernel here: its input and its
+// size are the host's.
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf/codec_ops.h"
 #include "tf/device_codec.h"
@@ -25,30 +27,52 @@ absl::Status TakeOver(OpKernelContext* context, int input, int output, Tensor** 
   return CopyWithinDevice(context, given, *result);
 }
 
+// Output `output` with the values of `copy`, where input `input` lies if nobody else reads that.
+absl::Status PutBack(OpKernelContext* context, int input, int output, HostCopies* copies,
+                     const Tensor& copy) {
+  Tensor* result = nullptr;
+  TF_RETURN_IF_ERROR(
+      context->forward_input_or_allocate_output({input}, output, copy.shape(), &result));
+  TF_RETURN_IF_ERROR(copies->Store(copy, result));
+  return copies->Await();
+}
+
 }  // namespace
 
 class ThresholdEncodeOpOnGpu : public OpKernel {
  public:
   explicit ThresholdEncodeOpOnGpu(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, attributes_.Read(context));
-    OP_REQUIRES(context, attributes_.coding != STROM_CODING_BITMAP4,
-                absl::InvalidArgumentError(
-                    "coding 'bitmap4' is encoded on the CPU only: put the op there (with "
-                    "tf.device('CPU:0')), or take coding 'bitmap'"));
   }
 
   void Compute(OpKernelContext* context) override {
     OP_REQUIRES_OK(context, CheckEncodeInputs(context));
-    Tensor* after = nullptr;
-    OP_REQUIRES_OK(context, TakeOver(context, 1, 1, &after));
-    Tensor* count = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(2, TensorShape({}), &count));
+    const bool has_coding = attributes_.coding != STROM_CODING_BITMAP4;
     OP_REQUIRES_OK(context,
-                   codec_.Encode(context, context->input(0), after, attributes_.Options(context), 0,
-                                 &count->scalar<int64_t>()()));
+                   has_coding && codec_.IsReady(context) ? Encode(context) : EncodeByHost(context));
   }
 
  private:
+  absl::Status Encode(OpKernelContext* context) {
+    Tensor* after = nullptr;
+    TF_RETURN_IF_ERROR(TakeOver(context, 1, 1, &after));
+    Tensor* count = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(2, TensorShape({}), &count));
+    return codec_.Encode(context, context->input(0), after, attributes_.Options(context), 0,
+                         &count->scalar<int64_t>()());
+  }
+
+  absl::Status EncodeByHost(OpKernelContext* context) const {
+    HostCopies copies(context);
+    Tensor update, residual;
+    TF_RETURN_IF_ERROR(copies.Fetch(context->input(0), &update));
+    TF_RETURN_IF_ERROR(copies.Fetch(context->input(1), &residual));
+    TF_RETURN_IF_ERROR(copies.Await());
+    TF_RETURN_IF_ERROR(
+        EncodeOnHost(context, attributes_.Options(context), update, residual, &residual));
+    return PutBack(context, 1, 1, &copies, residual);
+  }
+
   CodingAttributes attributes_;
   DeviceCodec codec_;
 };
@@ -59,12 +83,25 @@ class ApplyMessageOpOnGpu : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     OP_REQUIRES_OK(context, CheckApplyInputs(context));
-    Tensor* after = nullptr;
-    OP_REQUIRES_OK(context, TakeOver(context, 1, 0, &after));
-    OP_REQUIRES_OK(context, codec_.Apply(context, context->input(0), after));
+    OP_REQUIRES_OK(context, codec_.IsReady(context) ? Apply(context) : ApplyByHost(context));
   }
 
  private:
+  absl::Status Apply(OpKernelContext* context) {
+    Tensor* after = nullptr;
+    TF_RETURN_IF_ERROR(TakeOver(context, 1, 0, &after));
+    return codec_.Apply(context, context->input(0), after);
+  }
+
+  static absl::Status ApplyByHost(OpKernelContext* context) {
+    HostCopies copies(context);
+    Tensor parameters;
+    TF_RETURN_IF_ERROR(copies.Fetch(context->input(1), &parameters));
+    TF_RETURN_IF_ERROR(copies.Await());
+    TF_RETURN_IF_ERROR(ApplyOnHost(context, context->input(0), &parameters));
+    return PutBack(context, 1, 0, &copies, parameters);
+  }
+
   DeviceCodec codec_;
 };
 

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/c/kernels.h"
@@ -19,6 +20,7 @@ struct TmaMetadata {};
 }  // namespace stream_executor::gpu
 #endif
 #include "tensorflow/core/platform/stream_executor.h"
+#include "tf/step_warnings.h"
 #include "tf/variables.h"
 
 namespace keras_strom {
@@ -114,10 +116,24 @@ DeviceCodec::~DeviceCodec() {
   if (codec_ != 0) library_->codec_close(codec_);
 }
 
+bool DeviceCodec::IsReady(OpKernelContext* context) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (codec_ != 0 || refused_) return codec_ != 0;
+  const absl::Status created = Create(context);
+  if (created.ok()) return true;
+  refused_ = true;
+  WarnOnce(absl::StrCat("keras_strom.ops on ", context->device()->name(),
+                        " copy their tensors to the host and work there, which costs time but "
+                        "changes no result: ",
+                        created.message()));
+  return false;
+}
+
 absl::Status DeviceCodec::Encode(OpKernelContext* context, const Tensor& update, Tensor* residual,
                                  const strom_codec_options& options, int output, int64_t* count) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  TF_RETURN_IF_ERROR(Prepare(context));
+  void* stream = nullptr;
+  TF_RETURN_IF_ERROR(StreamOf(context, &stream));
   const int64_t size = update.NumElements();
   const strom_cuda_segment segment = {0,       size,
                                       nullptr, static_cast<const float*>(update.data()),
@@ -129,10 +145,10 @@ absl::Status DeviceCodec::Encode(OpKernelContext* context, const Tensor& update,
   step.iteration = options.iteration;
   strom_step_result result{};
   TF_RETURN_IF_ERROR(
-      ToStatus(library_->find_entries(codec_, size, &segment, 1, &step, stream_, &result)));
+      ToStatus(library_->find_entries(codec_, size, &segment, 1, &step, stream, &result)));
   int64_t bytes = 0, messages = 0;
   TF_RETURN_IF_ERROR(
-      ToStatus(library_->write_messages(codec_, options.coding, options.prefer, stream_, &bytes)));
+      ToStatus(library_->write_messages(codec_, options.coding, options.prefer, stream, &bytes)));
   TF_RETURN_IF_ERROR(ToStatus(library_->messages(codec_, &messages)));
   if (messages != 1) {
     return absl::ResourceExhaustedError("the update does not fit into one message of 4 GiB");
@@ -148,21 +164,27 @@ absl::Status DeviceCodec::Encode(OpKernelContext* context, const Tensor& update,
 absl::Status DeviceCodec::Apply(OpKernelContext* context, const Tensor& message,
                                 Tensor* parameters) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  TF_RETURN_IF_ERROR(Prepare(context));
+  void* stream = nullptr;
+  TF_RETURN_IF_ERROR(StreamOf(context, &stream));
   const int64_t size = parameters->NumElements();
   const strom_cuda_segment segment = {
       0, size, nullptr, nullptr, static_cast<float*>(parameters->data()), nullptr, nullptr};
   int64_t skipped = 0;  // None: the message is for so many elements at most.
   return ToStatus(library_->apply(codec_, static_cast<const uint8_t*>(message.data()),
-                                  message.NumElements(), size, &segment, 1, stream_, &skipped));
+                                  message.NumElements(), size, &segment, 1, stream, &skipped));
 }
 
-absl::Status DeviceCodec::Prepare(OpKernelContext* context) {
-  TF_RETURN_IF_ERROR(StreamOf(context, &stream_));
-  if (codec_ != 0) return absl::OkStatus();
+absl::Status DeviceCodec::Create(OpKernelContext* context) {
   TF_RETURN_IF_ERROR(DeviceLibrary::Open(&library_));
   const strom_cuda_memory memory = LendMemory(context);
-  return ToStatus(library_->codec_create(kMaxMessageBytes, &memory, &codec_));
+  const auto done = [this](int code) {
+    return code == STROM_OK ? absl::OkStatus() : absl::UnavailableError(library_->last_error());
+  };
+  TF_RETURN_IF_ERROR(done(library_->codec_create(kMaxMessageBytes, &memory, &codec_)));
+  // Whether there is a kernel for this card.
+  absl::Status reserved = done(library_->reserve(codec_, nullptr, 0));
+  if (!reserved.ok()) library_->codec_close(std::exchange(codec_, 0));
+  return reserved;
 }
 
 absl::Status DeviceCodec::ToStatus(int code) const {

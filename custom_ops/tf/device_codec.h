@@ -1,5 +1,5 @@
 // libstrom_cuda.so as the ops on a GPU see it: opened beside the ops' library when the first such
-// op is made, for a machine without a device neither has nor needs it.
+// op runs. A machine without a device neither has nor needs it, and wheels are without it.
 #ifndef KERAS_STROM_TF_DEVICE_CODEC_H_
 #define KERAS_STROM_TF_DEVICE_CODEC_H_
 
@@ -39,13 +39,18 @@ absl::Status StreamOf(tensorflow::OpKernelContext* context, void** stream);
 // long as the device.
 strom_cuda_memory LendMemory(tensorflow::OpKernelContext* context);
 
-// One op's working memory on its device. Its calls queue their work on the op's own stream.
+// One op's working memory on its device. Its calls queue their work on the op's own stream; IsReady
+// comes before them.
 class DeviceCodec {
  public:
   DeviceCodec() = default;
   DeviceCodec(const DeviceCodec&) = delete;
   DeviceCodec& operator=(const DeviceCodec&) = delete;
   ~DeviceCodec();
+
+  // Whether the library is there and can use the op's device. Where not it says why, once for all
+  // ops (tf/step_warnings.h).
+  bool IsReady(tensorflow::OpKernelContext* context);
 
   // `residual`, on the device, is updated in place; output `output` of the op becomes the message,
   // on the host.
@@ -57,13 +62,14 @@ class DeviceCodec {
                      tensorflow::Tensor* parameters);
 
  private:
-  absl::Status Prepare(tensorflow::OpKernelContext* context);
+  // What is missing, in words.
+  absl::Status Create(tensorflow::OpKernelContext* context);
   absl::Status ToStatus(int code) const;
 
   std::mutex mutex_;  // calls on one codec come one after another
   const DeviceLibrary* library_ = nullptr;
   strom_handle codec_ = 0;
-  void* stream_ = nullptr;  // of the last call's op
+  bool refused_ = false;  // and told so
 };
 
 }  // namespace keras_strom

@@ -1,4 +1,4 @@
-// What the operators of steps have to tell their user in words, once: Python's logger says it
+// What the operators have to tell their user in words, once: Python's logger says it
 // (keras_strom/sharing/step_warnings.py), for TensorFlow's own is silent in workers.
 #ifndef KERAS_STROM_TF_STEP_WARNINGS_H_
 #define KERAS_STROM_TF_STEP_WARNINGS_H_

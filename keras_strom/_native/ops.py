@@ -70,7 +70,7 @@ def _input_seconds() -> Any:
 
 
 def take_step_warnings() -> list[str]:
-    """What the operators of steps have to tell this process's user, each thing once."""
+    """What the operators have to tell this process's user, each thing once."""
     words = ctypes.create_string_buffer(4096)
     found = []
     while _take_step_warning()(words, len(words)):

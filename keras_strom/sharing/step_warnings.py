@@ -1,4 +1,4 @@
-"""What the operators of steps have to tell their user, said by Python's logger.
+"""What the operators have to tell their user, said by Python's logger.
 
 TensorFlow's own log is silent in workers that keras-strom starts (TF_CPP_MIN_LOG_LEVEL).
 """

@@ -43,6 +43,13 @@ def test_a_device_gives_the_bits_of_the_cpu_in_every_option(cases: tuple[str, ..
 
 
 @pytest.mark.usefixtures("emulated")
+def test_without_kernels_for_it_the_codec_on_a_gpu_goes_by_the_host_and_says_so_once() -> None:
+    words = run("coded")
+    assert words.count("keras_strom.ops on /job:localhost/replica:0/task:0/device:GPU:0") == 1
+    assert "copy their tensors to the host and work there" in words
+
+
+@pytest.mark.usefixtures("emulated")
 def test_a_step_copies_what_the_optimizer_wrote_and_waits_for_no_device() -> None:
     run("copies", script="device_memory.py")
 

@@ -81,7 +81,7 @@ PYTHON_ARROWS = {
         *("", "tracebacks", "errors", "checks", "job", "_native", "relay", "recovery", "dashboard"),
     },
     "codec": {"errors", "_native"},
-    "ops": {"_native", "codec"},
+    "ops": {"_native", "codec", "sharing"},
     "scalability": {"errors", "checks", "job", "relay", "codec"},
     "scalability_command": {"errors", "scalability"},
     "doctor": {"", "errors", "checks", "job", "_native", "relay", "runner"},

@@ -524,16 +524,16 @@ def exchanged(method: Any) -> Callable[[str], list[np.ndarray]]:
 
 
 def coded(device: str) -> list[np.ndarray]:
-    """The operators that a model may use by themselves, in two steps over one residual."""
+    """The operators that a model may use by themselves, in some steps over one residual."""
     random = np.random.default_rng(5)
     with tf.device(device):
         residual, parameters = tf.Variable(tf.zeros([5000])), tf.Variable(tf.ones([5000]))
     seen = []
-    for i in range(2):
+    for i, coding in enumerate(("auto", "bitmap", "bitmap4", "bitmap4")):
         update = random.normal(size=5000, scale=0.01).astype(np.float32)
         with tf.device(device):
             message, left, count = ops.threshold_encode(
-                tf.identity(update), residual.read_value(), TAU, iteration=i
+                *(tf.identity(update), residual.read_value(), TAU), coding=coding, iteration=i
             )
             residual.assign(left)
             parameters.assign(ops.apply(message, parameters.read_value()))
