@@ -98,7 +98,7 @@ native: $(TOOLS_STAMP) ## libstrom.so and the TensorFlow operators, in keras_str
 cuda: setup test-native ## libstrom_cuda.so and its tests; needs nvcc, and a device for most tests
 	@command -v nvcc >/dev/null || { echo "==> there is no nvcc on the PATH"; exit 1; }
 	@$(BIN)/python -m pytest -q -rs tests/codec/test_cuda.py
-	@$(BIN)/python -m pytest -q -rs tests/codec/test_codec_contract.py -k 'cuda'
+	@$(BIN)/python -m pytest -q -rs tests/codec/test_codec_contract.py -k 'cuda or ops'
 
 .PHONY: wheel
 wheel: setup ## dist/*.whl for this platform

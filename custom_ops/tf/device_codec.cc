@@ -78,6 +78,19 @@ absl::Status Load(DeviceLibrary* functions) {
   return Find(library, "strom_cuda_apply", &functions->apply);
 }
 
+// Refuses a message of another size as the CPU does. The library takes those of a smaller flat
+// space, too, which steps need.
+absl::Status CheckSize(const Tensor& message, int64_t size) {
+  strom_message_description found{};
+  const int code = strom_codec_describe(static_cast<const uint8_t*>(message.data()),
+                                        message.NumElements(), &found);
+  if (code != STROM_OK) return ToStatus(code, strom_last_error());
+  if (found.size == size) return absl::OkStatus();
+  const std::string words =
+      absl::StrCat("the message is of ", found.size, " parameters and does not fit ", size);
+  return ToStatus(STROM_INVALID_ARGUMENT, words.c_str());
+}
+
 }  // namespace
 
 absl::Status DeviceLibrary::Open(const DeviceLibrary** library) {
@@ -167,9 +180,10 @@ absl::Status DeviceCodec::Apply(OpKernelContext* context, const Tensor& message,
   void* stream = nullptr;
   TF_RETURN_IF_ERROR(StreamOf(context, &stream));
   const int64_t size = parameters->NumElements();
+  TF_RETURN_IF_ERROR(CheckSize(message, size));
   const strom_cuda_segment segment = {
       0, size, nullptr, nullptr, static_cast<float*>(parameters->data()), nullptr, nullptr};
-  int64_t skipped = 0;  // None: the message is for so many elements at most.
+  int64_t skipped = 0;  // None: every element has its place.
   return ToStatus(library_->apply(codec_, static_cast<const uint8_t*>(message.data()),
                                   message.NumElements(), size, &segment, 1, stream, &skipped));
 }

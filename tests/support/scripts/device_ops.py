@@ -538,6 +538,10 @@ def coded(device: str) -> list[np.ndarray]:
             residual.assign(left)
             parameters.assign(ops.apply(message, parameters.read_value()))
         seen += [message.numpy(), count.numpy(), residual.numpy(), parameters.numpy()]
+    for size in (4999, 5001):
+        words = f"the message is of 5000 parameters and does not fit {size}"
+        with tf.device(device), pytest.raises(tf.errors.InvalidArgumentError, match=words):
+            ops.apply(message, tf.ones([size]))
     return seen
 
 
