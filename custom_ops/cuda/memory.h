@@ -269,8 +269,7 @@ class DeviceMemory {
     if (lent_.allocate == nullptr) return AllocateDevice(bytes);
     void* const memory = lent_.allocate(lent_.context, static_cast<int64_t>(bytes));
     if (memory != nullptr) return memory;
-    throw NoDeviceMemory("the device's memory has no " + std::to_string(bytes) +
-                         " bytes left for encoding");
+    throw NoDeviceMemory("the device's memory has no " + std::to_string(bytes) + " bytes left");
   }
   void Free(void* memory) const {
     if (lent_.allocate == nullptr) return FreeDevice(memory);

@@ -56,21 +56,42 @@ class ThresholdEncodeOpOnGpu : public OpKernel {
   absl::Status Encode(OpKernelContext* context) {
     Tensor* after = nullptr;
     TF_RETURN_IF_ERROR(TakeOver(context, 1, 1, &after));
-    Tensor* count = nullptr;
-    TF_RETURN_IF_ERROR(context->allocate_output(2, TensorShape({}), &count));
-    return codec_.Encode(context, context->input(0), after, attributes_.Options(context), 0,
-                         &count->scalar<int64_t>()());
+    int64_t count = 0;
+    const absl::Status encoded =
+        codec_.Encode(context, context->input(0), after, attributes_.Options(context), 0, &count);
+    if (absl::IsInvalidArgument(encoded)) return WhyRefused(context, *after, encoded);
+    TF_RETURN_IF_ERROR(encoded);
+    Tensor* count_output = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(2, TensorShape({}), &count_output));
+    count_output->scalar<int64_t>()() = count;
+    return absl::OkStatus();
+  }
+
+  // What the host says of it, which finds the argument that is to blame: where the sum is not
+  // finite `after` is the residual still.
+  absl::Status WhyRefused(OpKernelContext* context, const Tensor& after,
+                          const absl::Status& refused) const {
+    HostCopies copies(context);
+    Tensor residual;
+    const absl::Status status = EncodeCopies(context, after, &copies, &residual);
+    return status.ok() ? refused : status;
   }
 
   absl::Status EncodeByHost(OpKernelContext* context) const {
     HostCopies copies(context);
-    Tensor update, residual;
-    TF_RETURN_IF_ERROR(copies.Fetch(context->input(0), &update));
-    TF_RETURN_IF_ERROR(copies.Fetch(context->input(1), &residual));
-    TF_RETURN_IF_ERROR(copies.Await());
-    TF_RETURN_IF_ERROR(
-        EncodeOnHost(context, attributes_.Options(context), update, residual, &residual));
+    Tensor residual;
+    TF_RETURN_IF_ERROR(EncodeCopies(context, context->input(1), &copies, &residual));
     return PutBack(context, 1, 1, &copies, residual);
+  }
+
+  // With a residual on the device; `copy` becomes what is left of it.
+  absl::Status EncodeCopies(OpKernelContext* context, const Tensor& residual, HostCopies* copies,
+                            Tensor* copy) const {
+    Tensor update;
+    TF_RETURN_IF_ERROR(copies->Fetch(context->input(0), &update));
+    TF_RETURN_IF_ERROR(copies->Fetch(residual, copy));
+    TF_RETURN_IF_ERROR(copies->Await());
+    return EncodeOnHost(context, attributes_.Options(context), update, *copy, copy);
   }
 
   CodingAttributes attributes_;

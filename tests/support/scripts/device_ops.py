@@ -25,7 +25,7 @@ import tensorflow as tf  # noqa: E402
 
 from keras_strom import ops  # noqa: E402
 from keras_strom._native.local_model import LocalModel  # noqa: E402
-from keras_strom._native.ops import operations  # noqa: E402
+from keras_strom._native.ops import operations, translate  # noqa: E402
 from keras_strom._native.replica import Replica  # noqa: E402
 from keras_strom.method import EASGD, MPCA, SparkNet  # noqa: E402
 from keras_strom.relay.training_relay import TrainingMaster, TrainingWorker  # noqa: E402
@@ -538,10 +538,41 @@ def coded(device: str) -> list[np.ndarray]:
             residual.assign(left)
             parameters.assign(ops.apply(message, parameters.read_value()))
         seen += [message.numpy(), count.numpy(), residual.numpy(), parameters.numpy()]
+    return seen
+
+
+def coded_refused(device: str) -> list[np.ndarray]:
+    """What these operators do not take, and what they say of it."""
+    seen: list[np.ndarray] = []
+
+    def refused(kind: type[Exception], operator: Callable[..., Any], *arguments: Any) -> None:
+        with tf.device(device), pytest.raises(kind) as caught:
+            operator(*map(tf.identity, arguments))
+        ours, _, _ = str(translate(caught.value)).partition(
+            " [Op:"
+        )  # TensorFlow's, on some devices
+        seen.append(np.array(ours))
+
+    def encode(update: float, residual: float, tau: float = TAU, iteration: int = 0) -> None:
+        given = [np.linspace(-1, 1, 5000, dtype=np.float32) for _ in range(2)]
+        given[0][[4097, 4321]], given[1][[4097, 4321]] = update, residual
+        refused(tf.errors.InvalidArgumentError, encoded, *given, tau, iteration)
+
+    def encoded(update: Any, residual: Any, tau: Any, iteration: Any) -> None:
+        ops.threshold_encode(update, residual, tau, iteration=iteration)
+
+    largest = float(np.finfo(np.float32).max)
+    for values in ((np.nan, 1.0), (1.0, np.inf), (np.nan, -np.inf), (largest, largest)):
+        encode(*values)
+    for tau in (0.0, -1.0, np.nan):
+        encode(1.0, 1.0, tau)
+    encode(1.0, 1.0, iteration=-1)
+    message = ops.threshold_encode(tf.ones([5000]), tf.zeros([5000]), TAU)[0].numpy()
     for size in (4999, 5001):
-        words = f"the message is of 5000 parameters and does not fit {size}"
-        with tf.device(device), pytest.raises(tf.errors.InvalidArgumentError, match=words):
-            ops.apply(message, tf.ones([size]))
+        refused(tf.errors.InvalidArgumentError, ops.apply, message, np.ones(size, np.float32))
+        assert f"is of 5000 parameters and does not fit {size}" in str(seen[-1])
+    message[-1] ^= 1
+    refused(tf.errors.DataLossError, ops.apply, message, np.ones(5000, np.float32))
     return seen
 
 
@@ -579,6 +610,7 @@ CASES: dict[str, Callable[[str], list[np.ndarray]]] = {
     "refused": refused,
     "parted": parted,
     "coded": coded,
+    "coded_refused": coded_refused,
     "asynchronous": together(Options(), None),
     "asynchronous_table": together(
         Options(), None, Options(threshold=(0.01, 0.005, 0.02, 0.01, 0.01))
