@@ -92,7 +92,7 @@ void DeviceStep::WarnOfHost(OpKernelContext* context, absl::string_view why) {
 absl::Status DeviceStep::FollowStream(OpKernelContext* context) {
   void* stream = nullptr;
   TF_RETURN_IF_ERROR(StreamOf(context, &stream));
-  if (stream != stream_) stream_ = stream;  // Somebody may read the residual meanwhile.
+  stream_ = stream;
   return absl::OkStatus();
 }
 

@@ -113,7 +113,7 @@ class DeviceStep : public tensorflow::ResourceBase {
   bool adds_received_ = false;       // which is under way
   const DeviceLibrary* library_ = nullptr;
   strom_handle codec_ = 0;
-  void* stream_ = nullptr;
+  std::atomic<void*> stream_ = nullptr;       // Somebody may read the residual meanwhile.
   std::atomic<bool> held_ = false;            // the core has the residual there
   Residual residual_;                         // where it lies then
   Residual next_;                             // where it is to lie from the next step on
