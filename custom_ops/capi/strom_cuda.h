@@ -39,7 +39,7 @@ STROM_EXPORT int strom_cuda_codec_create(int64_t max_message_bytes, const strom_
 STROM_EXPORT int strom_cuda_codec_close(strom_handle codec);
 
 /* Has the memory ready that a step over such segments needs before it knows its entries, nearly all
- * of it; their addresses are not used. */
+ * of it, and all that strom_cuda_compare needs; their addresses are not used. */
 STROM_EXPORT int strom_cuda_reserve(strom_handle codec, const strom_cuda_segment* segments,
                                     int64_t count);
 

@@ -203,6 +203,7 @@ Status Codec::Reserve(Segments segments) {
   int64_t needed = 0;
   for (const strom_cuda_segment& segment : segments) needed += DivideUp(segment.size, kTile);
   state_->segments.Reserve(static_cast<int64_t>(segments.size()));
+  state_->host_segments.Reserve(static_cast<int64_t>(segments.size()));
   state_->ReserveTiles(needed);
   return {};
 }
@@ -395,7 +396,8 @@ void Codec::State::Upload(Segments from, Stream stream) {
   CopyArray(segments.Reserve(segment_count), host, segment_count, stream);
 }
 
-// The memory that a step over so many tiles needs up to the count of its entries.
+// The memory that a step over so many tiles needs up to the count of its entries, and comparing
+// them before it.
 void Codec::State::ReserveTiles(int64_t needed) {
   const int64_t folds = DivideUp(needed, FoldStatistics::kTilesPerFold);
   slots.Reserve(needed * kTile);
@@ -405,6 +407,8 @@ void Codec::State::ReserveTiles(int64_t needed) {
   folded_statistics.Reserve(folds);
   host_statistics.Reserve(folds);
   host_total.Reserve(1);
+  tiles_differ.Reserve(needed);
+  host_differ.Reserve(needed);
 }
 
 // Queues the kernel that changes residuals and values.

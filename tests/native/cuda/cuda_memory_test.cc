@@ -72,6 +72,20 @@ TEST(CudaCodec, ChangesNothingWhereMemoryIsMissingBeforeItsStep) {
   ExpectSameVariables(model, before);
 }
 
+TEST(CudaCodec, ComparesInTheMemoryThatAStepHasReserved) {
+  Lender lender{1 << 20, {}};
+  const strom_cuda_memory memory = lender.functions();
+  Codec codec(kOneMessage, &memory);
+  Model model = RandomModel({9000, 40}, 0.05, 68);
+  model.variables[1].after = model.variables[1].before;
+  const std::vector<strom_cuda_segment> segments = SegmentsOf(&model);
+  ASSERT_TRUE(codec.Reserve(segments).ok());
+  lender.calls_left = 0;
+  std::vector<int32_t> differ(2);
+  ASSERT_NO_THROW(ASSERT_TRUE(codec.Compare(segments, nullptr, differ.data()).ok()));
+  EXPECT_EQ(differ, (std::vector<int32_t>{1, 0}));
+}
+
 // A stream on which nothing is done before somebody waits for it.
 struct LateStream {
   int launches_left = 1 << 20;  // before its device is lost
