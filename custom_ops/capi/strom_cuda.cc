@@ -23,8 +23,8 @@ struct SharedCodec {
 };
 
 HandleTable<SharedCodec>& Codecs() {
-  static HandleTable<SharedCodec> codecs;
-  return codecs;
+  static auto* const table = new HandleTable<SharedCodec>;  // outlives every thread
+  return *table;
 }
 
 // What `body` returns, or what the device says in its place.

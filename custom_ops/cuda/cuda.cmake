@@ -40,9 +40,12 @@ if(strom_cuda)
 endif()
 
 # The same sources without nvcc: kernels run in the emulation, for tests. Those in Python build a
-# shared library of them, with libstrom_cuda.so's interface (tests/support/emulated_gpu.py).
+# shared library of them, with libstrom_cuda.so's interface (tests/support/emulated_gpu.py); native
+# ones that want it link with strom_cuda_emulated_interface.
 function(strom_emulated_cuda)
   add_library(strom_cuda_emulation STATIC cuda/emulated_codec.cc cuda/emulation.cc)
   target_link_libraries(strom_cuda_emulation PUBLIC strom_core)
   target_link_libraries(strom_cuda_emulation PUBLIC ${CMAKE_DL_LIBS})
+  add_library(strom_cuda_emulated_interface STATIC capi/strom_cuda.cc)
+  target_link_libraries(strom_cuda_emulated_interface PUBLIC strom_cuda_emulation strom_capi)
 endfunction()
