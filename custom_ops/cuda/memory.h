@@ -34,6 +34,7 @@ inline bool IsLost(cudaError_t code) {
     case cudaErrorAssert:
     case cudaErrorDevicesUnavailable:
     case cudaErrorECCUncorrectable:
+    case cudaErrorExternalDevice:
     case cudaErrorHardwareStackError:
     case cudaErrorIllegalAddress:
     case cudaErrorIllegalInstruction:
@@ -42,9 +43,14 @@ inline bool IsLost(cudaError_t code) {
     case cudaErrorLaunchFailure:
     case cudaErrorLaunchTimeout:
     case cudaErrorMisalignedAddress:
+    case cudaErrorMpsClientTerminated:
     case cudaErrorNvlinkUncorrectable:
     case cudaErrorSystemNotReady:
     case cudaErrorUnknown:
+#if CUDART_VERSION >= 12080
+    case cudaErrorContained:
+    case cudaErrorTensorMemoryLeak:
+#endif
       return true;
     default:
       return false;
