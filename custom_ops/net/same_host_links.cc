@@ -316,18 +316,20 @@ void SameHostLinks::HandleOwn(int64_t now_ns, LinkId link, Peer* peer, Channel c
   }
 }
 
-// Another network namespace, another user or no memory: the link stays as it is.
+// Another network namespace, another user or no memory: the link stays as it is. Who has been given
+// the memory goes on there, so everything that may fail comes before.
 void SameHostLinks::Propose(LinkId link, Peer* peer, const Offer& offer) {
   Descriptor socket = ConnectOnHost(offer.name);
   if (!socket.valid() || !IsOurUser(socket)) return;
   auto memory = SharedMemory::Create(options_.ring_bytes);
-  if (!memory || !SendMemory(socket, {.ring_bytes = options_.ring_bytes, .nonce = offer.nonce},
-                             memory->file())) {
-    return;
+  if (!memory || !WatchPeer(link, peer, std::move(socket))) return;
+  if (!SendMemory(peer->socket, {.ring_bytes = options_.ring_bytes, .nonce = offer.nonce},
+                  memory->file())) {
+    return Unshare(peer);
   }
   peer->nonce = offer.nonce;
   peer->rings = std::make_unique<SameHostLink>(memory->from_maker(), memory->to_maker());
-  Share(link, peer, std::move(*memory), std::move(socket));
+  Share(peer, std::move(*memory));
 }
 
 void SameHostLinks::AcceptStrangers() {
@@ -339,7 +341,8 @@ void SameHostLinks::AcceptStrangers() {
       StopWatching(&strangers_.front());
       strangers_.pop_front();
     }
-    StartWatching(Watch::kStranger, static_cast<uint64_t>(stranger.get()), stranger);
+    const auto id = static_cast<uint64_t>(stranger.get());
+    if (!StartWatching(Watch::kStranger, id, stranger)) continue;
     strangers_.push_back(std::move(stranger));
   }
 }
@@ -372,21 +375,29 @@ bool SameHostLinks::Take(int64_t now_ns, const SharedMemoryOffer& offer, Descrip
   });
   if (found == peers_.end()) return false;
   auto memory = SharedMemory::Map(std::move(file), offer.ring_bytes);
-  if (!memory) return false;
   const auto& [link, peer] = *found;
+  if (!memory || !WatchPeer(link, peer.get(), std::move(*socket))) return false;
   peer->rings = std::make_unique<SameHostLink>(memory->to_maker(), memory->from_maker());
-  Share(link, peer.get(), std::move(*memory), std::move(*socket));
+  Share(peer.get(), std::move(*memory));
   StartSending(now_ns, link, peer.get());
   return true;
 }
 
-void SameHostLinks::Share(LinkId link, Peer* peer, SharedMemory memory, Descriptor socket) {
-  memory.CloseFile();
-  peer->memory.emplace(std::move(memory));
+// False: the link would not hear its bell, or not of the other process's end; the socket is closed.
+bool SameHostLinks::WatchPeer(LinkId link, Peer* peer, Descriptor socket) {
   peer->socket = std::move(socket);
   peer->process = WatchPeerProcess(peer->socket);
-  StartWatching(Watch::kBell, link, peer->socket);
-  if (peer->process.valid()) StartWatching(Watch::kProcess, link, peer->process);
+  if (StartWatching(Watch::kBell, link, peer->socket) &&
+      (!peer->process.valid() || StartWatching(Watch::kProcess, link, peer->process))) {
+    return true;
+  }
+  Unshare(peer);
+  return false;
+}
+
+void SameHostLinks::Share(Peer* peer, SharedMemory memory) {
+  memory.CloseFile();
+  peer->memory.emplace(std::move(memory));
 }
 
 // From here on everything goes through the rings.
@@ -419,17 +430,17 @@ bool SameHostLinks::OpenListener() {
   if (listener_.valid()) return true;
   random_->Fill(name_);
   listener_ = ListenOnHost(name_);
-  if (listener_.valid()) StartWatching(Watch::kListener, 0, listener_);
+  if (!StartWatching(Watch::kListener, 0, listener_)) listener_.Close();
   return listener_.valid();
 }
 
-void SameHostLinks::StartWatching(Watch what, uint64_t id, const Descriptor& descriptor) {
+bool SameHostLinks::StartWatching(Watch what, uint64_t id, const Descriptor& descriptor) {
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.u64 = id * kWatches + static_cast<uint64_t>(what);
   const bool known =
       epoll_ctl(readiness_.get(), EPOLL_CTL_MOD, descriptor.get(), &event) == 0;  // a stranger
-  if (!known) epoll_ctl(readiness_.get(), EPOLL_CTL_ADD, descriptor.get(), &event);
+  return known || epoll_ctl(readiness_.get(), EPOLL_CTL_ADD, descriptor.get(), &event) == 0;
 }
 
 // Closing alone would not end the watch where a forked child has the descriptor too.

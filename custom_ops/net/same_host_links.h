@@ -6,8 +6,8 @@
 // Unix socket and a nonce over it; the other connects there and passes the nonce with a sealed
 // memory file. Both then say SWITCH as their last message on each ordered channel over UDP and go
 // on in the rings, which nobody reads before the peer's SWITCHes have come: so control and state
-// stay in order, nothing is lost and nothing comes twice. Where the socket cannot be reached, or
-// one side does not want it, or has no descriptor left, the link stays as it is.
+// stay in order, nothing is lost and nothing comes twice. Where the socket cannot be reached or
+// watched, or one side does not want it, or has no descriptor left, the link stays as it is.
 //
 // The I/O thread alone calls this.
 #ifndef KERAS_STROM_NET_SAME_HOST_LINKS_H_
@@ -97,7 +97,8 @@ class SameHostLinks final : public LinkLayer {
   void StopListeningUnlessIdle(int error);
   void HandleStranger(int64_t now_ns, int descriptor);
   bool Take(int64_t now_ns, const SharedMemoryOffer& offer, Descriptor file, Descriptor* socket);
-  void Share(LinkId link, Peer* peer, SharedMemory memory, Descriptor socket);
+  bool WatchPeer(LinkId link, Peer* peer, Descriptor socket);
+  void Share(Peer* peer, SharedMemory memory);
   void StartSending(int64_t now_ns, LinkId link, Peer* peer);
   void SendSwitch(int64_t now_ns, LinkId link, const Peer& peer, Channel channel);
 
@@ -109,7 +110,8 @@ class SameHostLinks final : public LinkLayer {
 
   Peer* Find(LinkId link) const;
   bool OpenListener();
-  void StartWatching(Watch what, uint64_t id, const Descriptor& descriptor);
+  // False where the kernel does not watch it: it bounds how much one user has watched.
+  bool StartWatching(Watch what, uint64_t id, const Descriptor& descriptor);
   void StopWatching(Descriptor* descriptor);
 
   LinkLayer* const below_;

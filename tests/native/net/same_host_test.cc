@@ -6,8 +6,10 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,6 +31,19 @@
 #include "few_descriptors.h"
 #include "net/same_host_links.h"
 #include "sim/network.h"
+
+namespace {
+int watches_left = -1;  // before one that the kernel refuses; negative = it refuses none
+}  // namespace
+
+// In the place of the C library's.
+extern "C" int epoll_ctl(int epoll, int operation, int descriptor, epoll_event* event) noexcept {
+  if (operation == EPOLL_CTL_ADD && watches_left >= 0 && watches_left-- == 0) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_epoll_ctl, epoll, operation, descriptor, event));
+}
 
 namespace strom {
 namespace {
@@ -230,6 +245,34 @@ TEST(SameHost, InANetworkNamespaceOfItsOwnTheLinkStaysAsItIs) {
         pair.RunUntil(kSecond, [&] { return pair.master.Texts(Channel::kControl).size() == 1; }));
   }
   ASSERT_EQ(setns(before.get(), CLONE_NEWNET), 0);
+}
+
+// /proc/sys/fs/epoll/max_user_watches is for all of a user's processes together.
+TEST(SameHost, WhereTheKernelWatchesNoMoreTheLinkStaysAsItIs) {
+  const size_t before = OpenDescriptors();
+  int watches = 0;
+  for (bool shared = false; !shared; ++watches) {
+    ASSERT_LT(watches, 10);
+    Pair pair(13);
+    watches_left = watches;
+    ASSERT_TRUE(pair.Join());
+    pair.RunUntil(kSecond, [] { return false; });
+    const bool refused = watches_left < 0;
+    watches_left = -1;
+    shared = pair.worker.links->IsShared(pair.worker.link);
+    EXPECT_EQ(shared, !refused) << watches;
+    EXPECT_EQ(pair.master.links->IsShared(pair.master.link), shared) << watches;
+    pair.Send(pair.worker, Channel::kControl, "up");
+    pair.Send(pair.master, Channel::kControl, "down");
+    EXPECT_TRUE(pair.RunUntil(kSecond, [&] {
+      return pair.master.Texts(Channel::kControl).size() == 1 &&
+             pair.worker.Texts(Channel::kControl).size() == 1;
+    })) << watches;
+    EXPECT_EQ(pair.worker.down(), nullptr) << watches;
+    EXPECT_EQ(pair.master.down(), nullptr) << watches;
+  }
+  EXPECT_GT(watches, 4);  // the listener, and on either side the socket and the process
+  EXPECT_EQ(OpenDescriptors(), before);
 }
 
 // Numbered messages on all channels, both ways, from the first moment on, while datagrams are lost,
