@@ -6,6 +6,7 @@
 #include <string>
 
 #include "capi/handles.h"
+#include "core/base/subnormals.h"
 #include "core/codec/message_layout.h"
 #include "core/codec/message_writer.h"
 #include "cuda/codec.h"
@@ -43,6 +44,7 @@ int WithCodec(const char* function, strom_handle handle, Body body) {
     const std::shared_ptr<SharedCodec> shared = Codecs().Find(handle);
     if (!shared) return ClosedHandle(function, "codec", handle);
     const std::lock_guard<std::mutex> lock(shared->mutex);
+    const KeepSubnormals keep;
     return OrWhyNot([&]() -> Status { return body(shared->codec); });
   });
 }

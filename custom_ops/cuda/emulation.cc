@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/base/subnormals.h"
 #include "core/base/types.h"
 #include "cuda/device.h"
 
@@ -191,6 +192,7 @@ void SetOrder(Order order) { TheMachine().SetOrder(order); }
 
 void Run(int64_t blocks, size_t shared_bytes, void (*body)(const void* kernel, void* shared),
          const void* kernel) {
+  const KeepSubnormals keep;  // A device does, on whichever thread its work was queued.
   TheMachine().Run(blocks, shared_bytes, body, kernel);
 }
 

@@ -529,11 +529,17 @@ def coded(device: str) -> list[np.ndarray]:
     with tf.device(device):
         residual, parameters = tf.Variable(tf.zeros([5000])), tf.Variable(tf.ones([5000]))
     seen = []
-    for i, coding in enumerate(("auto", "bitmap", "bitmap4", "bitmap4")):
-        update = random.normal(size=5000, scale=0.01).astype(np.float32)
+    subnormal = 2.0**-130
+    for i, (coding, tau) in enumerate(
+        (("auto", TAU), ("bitmap", TAU), ("bitmap4", TAU), ("bitmap4", TAU), ("auto", subnormal))
+    ):
+        update = random.normal(size=5000, scale=tau).astype(np.float32)
         with tf.device(device):
+            if tau == subnormal:
+                residual.assign(tf.zeros([5000]))
+                parameters.assign(tf.zeros([5000]))
             message, left, count = ops.threshold_encode(
-                *(tf.identity(update), residual.read_value(), TAU), coding=coding, iteration=i
+                *(tf.identity(update), residual.read_value(), tau), coding=coding, iteration=i
             )
             residual.assign(left)
             parameters.assign(ops.apply(message, parameters.read_value()))
