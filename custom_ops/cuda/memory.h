@@ -47,7 +47,7 @@ inline bool IsLost(cudaError_t code) {
     case cudaErrorNvlinkUncorrectable:
     case cudaErrorSystemNotReady:
     case cudaErrorUnknown:
-#if CUDART_VERSION >= 12080
+#if CUDART_VERSION >= 13000  // whose header is sure to have these
     case cudaErrorContained:
     case cudaErrorTensorMemoryLeak:
 #endif
