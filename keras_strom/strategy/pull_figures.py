@@ -90,12 +90,7 @@ class PullFigures:
         """What the user should know of `figures`, with what to do."""
         found: list[Warning] = []
         if figures.get("pull", 0.0) > _BRAKE:
-            words = (
-                "the pulls of a cycle add up to %.1f (alpha %.2g, %.0f steps), which holds workers "
-                "back: lower alpha, to %.2g or less"
-            )
-            steps = figures["cycle_steps"]
-            found.append((words, (figures["pull"], figures["alpha"], steps, 1 / steps)))
+            found.append(self._brake(figures))
         if figures["cycle_steps"] > _LONG_CYCLE:
             words = (
                 "%.0f steps lie between two exchanges, in which workers go ways of their own: the "
@@ -104,3 +99,22 @@ class PullFigures:
             )
             found.append((words, (figures["cycle_steps"],)))
         return found
+
+    def _brake(self, figures: dict[str, float]) -> Warning:
+        """That pulls are too strong: those of the method, or those of its start alone."""
+        words = (
+            "the pulls of a cycle add up to %.1f (alpha %.2g, %.0f steps), which holds workers "
+            "back: "
+        )
+        steps = figures["cycle_steps"]
+        own = self._step.method.numbers(self._sharing.environment.size).alpha
+        least = 1 / steps
+        if own * steps > _BRAKE:
+            words += "lower alpha, to %.2g or less"
+        else:
+            words += (
+                "the pull of the method's start has not fallen yet. Lower that, "
+                "start=PullStart(alpha=%.2g), or have it fall in fewer cycles"
+            )
+            least = max(least, own)
+        return words, (figures["pull"], figures["alpha"], steps, least)
