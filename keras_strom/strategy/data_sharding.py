@@ -209,7 +209,7 @@ def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> int:
     """
     names = [name for name in ("x", "y", "sample_weight") if arguments.get(name) is not None]
     arrays = {name: arguments[name] for name in names}
-    _check_rows(arrays)
+    _check_rows(arrays, rank)
     leaves = keras.tree.flatten(arrays["x"])
     rows = next(int(leaf.shape[0]) for leaf in leaves if leaf is not None)
     split = arguments.get("validation_split") or 0.0
@@ -226,10 +226,11 @@ def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> int:
     return rows
 
 
-def _check_rows(arrays: dict[str, Any]) -> None:
+def _check_rows(arrays: dict[str, Any], rank: int) -> None:
     """As Keras does with what it is given, which here are parts: those may be equally long.
 
     Raises:
+        UnsupportedModel: the whole arrays have no rows.
         ValueError: with the sizes of the whole arrays, in Keras's words.
     """
     sizes = {
@@ -241,6 +242,11 @@ def _check_rows(arrays: dict[str, Any]) -> None:
         raise ValueError(
             "Data cardinality is ambiguous. Make sure all arrays contain the same number of "
             f"samples. {found}"
+        )
+    if not any(map(any, sizes.values())):
+        raise errors.UnsupportedModel(
+            f"worker {rank}: the training data has no rows; look at what it was read or selected "
+            "from"
         )
 
 

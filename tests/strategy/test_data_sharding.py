@@ -53,6 +53,14 @@ def test_arrays_of_different_lengths_are_refused_with_their_own_sizes(
         shard_fit_arguments(arguments, rank, 2)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("split", [0.0, 0.2])
+def test_arrays_without_rows_are_refused_as_that(rank: int, split: float) -> None:
+    arguments = {"x": np.zeros((0, 2)), "y": np.zeros(0), "validation_split": split}
+    with pytest.raises(errors.UnsupportedModel, match=rf"worker {rank}: .* data has no rows; look"):
+        shard_fit_arguments(arguments, rank, 2)
+
+
 def test_named_inputs_and_tensors_are_divided_too() -> None:
     (first, second) = _shards(2, x={"a": np.arange(4), "b": tf.range(4)}, y=None)
     assert first["x"]["a"].tolist() == [0, 2]
