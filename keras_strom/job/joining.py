@@ -118,8 +118,8 @@ def verdict(failure: str, status: Mapping[str, Any]) -> str:
         )
     return (
         f"{who}'s packets do not reach the master at {master}: is UDP {master_port} open inbound "
-        f"on {master_host}, and UDP {own_port} open outbound on {own_host}?"
-        + (" Other workers' packets do arrive." if joiners else "")
+        f"on {master_host}, and UDP {own_port} open outbound on {own_host}, "
+        f"{_or_long_packets(own_host)}?" + (" Other workers' packets do arrive." if joiners else "")
     )
 
 
@@ -155,5 +155,10 @@ def _unreachable(who: str, master: HostPort, own_address: str, words: str) -> st
         )
     return text + (
         f"is the master running there, is UDP {master[1]} open inbound on {master[0]}, and UDP "
-        f"{port} on {own}?"
+        f"{port} on {own}, {_or_long_packets(own)}?"
     )
+
+
+def _or_long_packets(host: str) -> str:
+    """What a firewall or tunnel may do of which the system knows nothing."""
+    return f"or does the way drop packets of {least_mtu(host)} bytes, as a tunnel may"

@@ -161,6 +161,7 @@ def test_a_master_that_is_not_there_is_named_with_what_to_check(master: Training
         ) as e:
             join(master, rank=1, master=address)
     assert f"127.0.0.1:{address[1]}" in str(e.value)
+    assert "or does the way drop packets of 1228 bytes, as a tunnel may?" in str(e.value)
 
 
 def test_a_name_that_leads_nowhere_is_an_address_error(master: TrainingMaster) -> None:

@@ -48,7 +48,8 @@ def test_a_worker_whose_packets_never_arrive_is_told_so() -> None:
     words = verdict(HEARS_NOTHING, {"counters": {"joiners": []}})
     assert words == (
         "worker 3's packets do not reach the master at 10.0.0.1:4000: is UDP 4000 open inbound on "
-        "10.0.0.1, and UDP 40123 open outbound on 10.0.2.4?"
+        "10.0.0.1, and UDP 40123 open outbound on 10.0.2.4, or does the way drop packets of 1228 "
+        "bytes, as a tunnel may?"
     )
     others = {"counters": {"joiners": [{"address": "10.0.2.5:9", "progress": "joined"}]}}
     assert verdict(HEARS_NOTHING, others) == words + " Other workers' packets do arrive."
@@ -314,8 +315,8 @@ def try_to_join() -> tuple[str, dict[str, Any]]:
 
 
 @contextmanager
-def blocked(inside: Callable[..., None], namespace: str) -> Iterator[None]:
-    rule = ("INPUT", "-p", "udp", "-j", "DROP")
+def blocked(inside: Callable[..., None], namespace: str, *which: str) -> Iterator[None]:
+    rule = ("INPUT", "-p", "udp", *which, "-j", "DROP")
     inside(namespace, "iptables", "-A", *rule)
     try:
         yield
@@ -343,6 +344,15 @@ def test_a_firewall_before_the_worker_is_named(namespaces: Callable[..., None]) 
     found = verdict(words, status)
     assert "the master's answers do not reach worker 0: is UDP" in found
     assert "open inbound on 10.77.0.2" in found
+
+
+def test_a_way_that_drops_long_packets_alone_is_asked_for(
+    namespaces: Callable[..., None],
+) -> None:
+    with blocked(namespaces, "door-master", "-m", "length", "--length", "1201:65535"):
+        words, status = try_to_join()
+    for said in (words, verdict(words, status)):
+        assert "or does the way drop packets of 1228 bytes, as a tunnel may?" in said
 
 
 def test_an_mtu_that_is_too_small_is_named(namespaces: Callable[..., None]) -> None:
