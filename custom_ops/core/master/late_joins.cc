@@ -62,15 +62,15 @@ void LateJoins::Settle(int64_t now_ns, MasterGeneration* generation) {
 std::string LateJoins::Misfit(const Member& member, const Announce& announce,
                               const MasterGeneration& generation) const {
   const std::string name = GenerationName(announce.layout.generation);
-  if (announce.layout != generation.layout()) {
-    return WorkerName(member.rank) + "'s model has " + std::to_string(announce.layout.size) +
-           " shared values, " + name + " trains " + std::to_string(generation.layout().size) +
-           "; build the same model on every worker";
-  }
   if (announce.options_text != options_text_) {
     return WorkerName(member.rank) + "'s options differ from those of " + name + ": " +
            announce.options_text + " against " + options_text_ +
            "; give every worker the same options";
+  }
+  if (announce.layout != generation.layout()) {
+    return WorkerName(member.rank) + "'s model has " + std::to_string(announce.layout.size) +
+           " shared values, " + name + " trains " + std::to_string(generation.layout().size) +
+           "; build the same model on every worker";
   }
   if (!(announce.plan == plan_)) {
     return WorkerName(member.rank) + " trains other variables than " + name +

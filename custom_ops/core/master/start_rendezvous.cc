@@ -50,15 +50,16 @@ std::string StartRendezvous::Compare(int32_t rank, const Announce& announce, boo
            " but " + WorkerName(other) + " begins generation " +
            std::to_string(first.layout.generation) + "; every worker has to call fit equally often";
   }
-  if (announce.layout != first.layout) {
-    return WorkerName(rank) + "'s model differs from " + WorkerName(other) +
-           "'s: " + Describe(announce.layout) + " against " + Describe(first.layout) +
-           "; build the same model on every worker";
-  }
+  // Options may change the layout, as no threshold does, so they are compared first.
   if (announce.options_text != first.options_text) {
     return WorkerName(rank) + "'s options differ from " + WorkerName(other) +
            "'s: " + announce.options_text + " against " + first.options_text +
            "; give every worker the same options";
+  }
+  if (announce.layout != first.layout) {
+    return WorkerName(rank) + "'s model differs from " + WorkerName(other) +
+           "'s: " + Describe(announce.layout) + " against " + Describe(first.layout) +
+           "; build the same model on every worker";
   }
   if (!(announce.plan == first.plan)) {
     return WorkerName(rank) + " trains other variables than " + WorkerName(other) +

@@ -250,6 +250,20 @@ TEST(Nodes, DifferentOptionsAreRefusedToAllNamingBoth) {
   }
 }
 
+// As with a threshold and without one: what a worker keeps of itself is a part of the layout.
+TEST(Nodes, OptionsThatChangeTheLayoutAreNamedAndNotTheModel) {
+  Simulation simulation({}, {{.options_text = "threshold=none"},
+                             {.layout_size = 20, .layout_hash = 6, .options_text = "threshold=1"}});
+  simulation.Run();
+  for (int rank = 0; rank < 2; ++rank) {
+    const Status& failure = simulation.worker(rank).failure;
+    EXPECT_EQ(failure.code, Code::kRefused);
+    EXPECT_THAT(failure.message, HasSubstr("options differ"));
+    EXPECT_THAT(failure.message, HasSubstr("threshold=none"));
+    EXPECT_THAT(failure.message, HasSubstr("give every worker the same options"));
+  }
+}
+
 TEST(Nodes, AWrongHashAfterTheResultFailsThatWorkerAlone) {
   Simulation simulation({}, {{}, {.wrong_hash = 1}});
   simulation.Run();
