@@ -407,7 +407,8 @@ void WorkerNode::State::LoseLink(const std::string& why) {
 void WorkerNode::State::GiveUp() {
   const int64_t silent_ns = options.failure_timeout_ns + (give_up_ns ? Patience() : 0);
   Fail(Code::kMasterLost, Master() + " has been silent for " + SecondsText(silent_ns) +
-                              "; is the driver still running?");
+                              "; is the master or driver still running, or was the line away for "
+                              "longer than --failure-timeout allows?");
 }
 
 void WorkerNode::State::Handle(const Attach& attach) {

@@ -226,6 +226,8 @@ TEST(Nodes, ASynchronousWorkerThatWasCutOffFailsInWords) {
   EXPECT_EQ(simulation.worker(0).state, State::kFinished);
   EXPECT_EQ(simulation.worker(1).failure.code, Code::kMasterLost);
   EXPECT_THAT(simulation.worker(1).failure.message, HasSubstr("10.0.0.1:4000 has been silent for"));
+  EXPECT_THAT(simulation.worker(1).failure.message, HasSubstr("is the master or driver still"));
+  EXPECT_THAT(simulation.worker(1).failure.message, HasSubstr("--failure-timeout"));
 }
 
 // ------------------------------------------------------------------------------- refusals
