@@ -53,7 +53,8 @@ class NetworkConfig:
         network_mask: CIDR such as "10.0.0.0/16" that picks the interface on every machine; None =
             the one that leads to the master.
         master_address: "host" or "host:port" where workers reach the master, when that is not the
-            address it has itself (address translation, a container).
+            address it has itself (address translation, a container). `keras-strom master` listens
+            there where it is one of its machine's.
         topology: "plain" puts all workers under the master; "mesh" makes them a tree, in which
             each passes updates on to a few others; "auto" is a tree for more than 32 workers.
         max_children, max_depth: bounds of a tree: of one node's children, the master's too, and of
@@ -484,6 +485,26 @@ def lacking_receive_buffer(counters: Mapping[str, Any]) -> int | None:
     wanted = int(counters["receive_buffer_wanted_bytes"])
     enough = int(counters["receive_buffer_bytes"]) >= min(wanted, _LEAST_RECEIVE_BUFFER)
     return None if enough else wanted
+
+
+def address_here(host: str) -> str | None:
+    """The address of this machine that `host` stands for; None = there is none.
+
+    A name's loopback address counts for "localhost" alone: hosts files give one to the machine's
+    own name, by which others find it elsewhere.
+    """
+    try:
+        found = [parse_ip(one) for one in literal_addresses(host)]
+    except errors.AddressError:
+        return None
+    here = {one.address for one in interface_addresses()}
+    is_name = not _is_ipv6(host) and str(found[0]) != host
+    for address in found:
+        if address.is_loopback and is_name and host != "localhost":
+            continue
+        if address in here or (address.is_loopback and address.version == 4):
+            return str(address)
+    return None
 
 
 def is_here(host: str) -> bool:

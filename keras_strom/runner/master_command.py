@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 
 from keras_strom import errors
 from keras_strom.job import environment
-from keras_strom.job.network import HostPort, NetworkConfig, format_address, resolve_address
+from keras_strom.job.network import (
+    HostPort,
+    NetworkConfig,
+    address_here,
+    format_address,
+    literal_addresses,
+    resolve_address,
+)
 from keras_strom.runner.console import Console
 from keras_strom.runner.door import Door
 from keras_strom.runner.job_file import JobFile, remove
@@ -41,7 +49,7 @@ def serve(
     console = console or Console(job.workers)
     prepared = _prepared(path)
     network = job.network if prepared is None else network_of(job.network, prepared)
-    host = resolve_address(network, node_address=environment.node_address())
+    host = _listening_host(network, prepared)
 
     def job_file(port: int) -> JobFile:
         made = prepared or JobFile.new(network.advertised_master((host, port)))
@@ -51,6 +59,12 @@ def serve(
             f"{job.workers} workers may come to {format_address(made.master)} (TCP, then UDP); "
             f"what they need is in {path if prepared is None else WORKERS_FILE}"
         )
+        if not _is_at(made.master, (host, port)):
+            console.message(
+                f"the master itself listens at {format_address((host, port))}: what comes to "
+                f"{format_address(made.master)} must be led there; --network-mask picks another "
+                "of this machine's addresses"
+            )
         return made
 
     door = Door(
@@ -103,6 +117,25 @@ def network_of(network: NetworkConfig, prepared: JobFile) -> NetworkConfig:
         port=network.port or prepared.master[1],
         master_address=network.master_address or format_address(prepared.master),
     )
+
+
+def _listening_host(network: NetworkConfig, prepared: JobFile | None) -> str:
+    """Where workers are told to come, if that is this machine's and nothing else has been said."""
+    node_address = environment.node_address()
+    if network.network_mask is None and node_address is None and network.master_address is not None:
+        told, _ = network.advertised_master(("", 0)) if prepared is None else prepared.master
+        found = address_here(told)
+        if found is not None:
+            return found
+    return resolve_address(network, node_address=node_address)
+
+
+def _is_at(told: HostPort, listening: HostPort) -> bool:
+    """Whether an address that workers are told is the one listened at."""
+    found = []
+    with contextlib.suppress(errors.AddressError):
+        found = literal_addresses(told[0])
+    return told[1] == listening[1] and listening[0] in found
 
 
 def _prepared(path: str) -> JobFile | None:

@@ -416,6 +416,28 @@ def test_workers_of_a_prepared_job_are_told_the_address_that_was_prepared(
     assert network.advertised_master(listens) == told
 
 
+def test_a_prepared_job_needs_no_mask_where_its_address_is_the_machines(scene: Scene) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    JobFile.new(("127.0.0.1", port)).write(str(scene.path))
+    master = scene.master(2, network=NetworkConfig(failure_timeout=0.3))
+    workers = [scene.worker(rank, scene.script("")) for rank in range(2)]
+    assert [worker.result(DEADLINE) for worker in workers] == [0, 0]
+    master.result(DEADLINE)
+    assert "listens at" not in scene.told.getvalue()
+
+
+def test_a_master_says_where_it_listens_if_workers_are_told_another_address(scene: Scene) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    JobFile.new(("192.0.2.77", port)).write(str(scene.path))
+    master = scene.master(2, start_timeout=0.1)
+    with pytest.raises(errors.JoinTimeout):
+        master.result(DEADLINE)
+    words = f"listens at 127.0.0.1:{port}: what comes to 192.0.2.77:{port} must be led there; --net"
+    assert words in scene.told.getvalue()
+
+
 @pytest.mark.parametrize(("there", "here"), [(40100, 50100), (7, 7)])
 def test_a_worker_that_is_told_another_address_of_the_master_reaches_all_of_it_there(
     there: int, here: int

@@ -1,0 +1,66 @@
+"""Where `keras-strom master` listens, on a machine with one network, several or none."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+
+import pytest
+
+from keras_strom import errors
+from keras_strom.job import network
+from keras_strom.job.interfaces import InterfaceAddress
+from keras_strom.job.network import NetworkConfig
+from keras_strom.runner import master_command
+from keras_strom.runner.job_file import JobFile
+
+TWO_NETWORKS = tuple(
+    InterfaceAddress(interface, ipaddress.ip_address(address))
+    for interface, address in (
+        *(("lo", "127.0.0.1"), ("lo", "::1"), ("eth0", "10.99.0.1")),
+        *(("eth1", "10.98.0.1"), ("eth1", "fd00::4")),
+    )
+)
+NAMES = {"vm": ["127.0.1.1"], "both": ["10.7.7.7", "10.98.0.1"], "localhost": ["127.0.0.1"]}
+
+
+@pytest.fixture
+def two_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose default route leads by eth0."""
+
+    def addresses(host: str) -> list[str]:
+        if host == "nowhere":
+            raise errors.AddressError("it has none")
+        return NAMES.get(host, [host])
+
+    monkeypatch.setattr(network, "interface_addresses", lambda: TWO_NETWORKS)
+    monkeypatch.setattr(network, "_routed_from", lambda _: "10.99.0.1")
+    for module in (network, master_command):
+        monkeypatch.setattr(module, "literal_addresses", addresses)
+
+
+@pytest.mark.usefixtures("two_networks")
+@pytest.mark.parametrize(
+    ("told", "listens"),
+    [
+        ("10.98.0.1", "10.98.0.1"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("127.0.0.2", "127.0.0.2"),
+        ("fd00::4", "fd00::4"),
+        ("both", "10.98.0.1"),
+        ("localhost", "127.0.0.1"),
+        ("10.7.7.7", "10.99.0.1"),
+        ("vm", "10.99.0.1"),
+        ("nowhere", "10.99.0.1"),
+    ],
+)
+def test_a_master_listens_where_workers_are_told_to_come_if_it_can(told: str, listens: str) -> None:
+    job = JobFile.new((told, 40100))
+    prepared = master_command.network_of(NetworkConfig(), job)
+    assert master_command._listening_host(prepared, job) == listens
+    assert master_command._is_at(job.master, (listens, 40100)) == (listens != "10.99.0.1")
+    assert not master_command._is_at(job.master, (listens, 7))
+    named = NetworkConfig(master_address=told)
+    assert master_command._listening_host(named, None) == listens
+    masked = dataclasses.replace(prepared, network_mask="10.99.0.0/16")
+    assert master_command._listening_host(masked, job) == "10.99.0.1"
