@@ -352,7 +352,8 @@ def source_address(toward: str | None) -> str:
     """The address from which packets leave this machine for the host `toward`.
 
     Args:
-        toward: a host; None = wherever the default route leads.
+        toward: a host; None = wherever the default route leads, or without one the only address
+            that others may know of, or else the loopback one.
 
     Raises:
         AddressError: there is no way to it.
@@ -361,13 +362,23 @@ def source_address(toward: str | None) -> str:
         for elsewhere in _ELSEWHERE:
             with contextlib.suppress(OSError):
                 return _routed_from(elsewhere)
-        return "127.0.0.1"  # No route anywhere: the job can only be on this machine.
+        return _only_address() or "127.0.0.1"
     try:
         return _routed_from(toward)
     except OSError as error:
         raise errors.AddressError(
             f"no way from {socket.gethostname()} to the master's host {toward}: {error.strerror}"
         ) from error
+
+
+def _only_address() -> str | None:
+    """This machine's address where it has one alone beside the loopback ones: of IPv4, if any."""
+    others = {one.address for one in interface_addresses() if not one.address.is_loopback}
+    for version in (4, 6):
+        found = [str(address) for address in others if address.version == version]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
 
 
 def _routed_from(toward: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections.abc import Callable
 
 from keras_strom import errors
 from keras_strom.job import environment
@@ -14,6 +15,7 @@ from keras_strom.job.network import (
     address_here,
     format_address,
     literal_addresses,
+    parse_ip,
     resolve_address,
 )
 from keras_strom.runner.console import Console
@@ -49,7 +51,7 @@ def serve(
     console = console or Console(job.workers)
     prepared = _prepared(path)
     network = job.network if prepared is None else network_of(job.network, prepared)
-    host = _listening_host(network, prepared)
+    host = _listening_host(network, prepared, console.message)
 
     def job_file(port: int) -> JobFile:
         made = prepared or JobFile.new(network.advertised_master((host, port)))
@@ -119,15 +121,26 @@ def network_of(network: NetworkConfig, prepared: JobFile) -> NetworkConfig:
     )
 
 
-def _listening_host(network: NetworkConfig, prepared: JobFile | None) -> str:
+def _listening_host(
+    network: NetworkConfig, prepared: JobFile | None, tell: Callable[[str], object]
+) -> str:
     """Where workers are told to come, if that is this machine's and nothing else has been said."""
     node_address = environment.node_address()
-    if network.network_mask is None and node_address is None and network.master_address is not None:
+    if network.network_mask is not None or node_address is not None:
+        return resolve_address(network, node_address=node_address)
+    if network.master_address is not None:
         told, _ = network.advertised_master(("", 0)) if prepared is None else prepared.master
         found = address_here(told)
         if found is not None:
             return found
-    return resolve_address(network, node_address=node_address)
+    host = resolve_address(network)
+    if parse_ip(host).is_loopback:
+        tell(
+            "this machine has no default route, and no address or several: the master listens at "
+            f"{host}, where workers of other machines do not reach it; choose another address "
+            "(--network-mask, --master-address)"
+        )
+    return host
 
 
 def _is_at(told: HostPort, listening: HostPort) -> bool:

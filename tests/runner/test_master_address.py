@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import ipaddress
+import os
 
 import pytest
 
@@ -55,12 +57,46 @@ def two_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_master_listens_where_workers_are_told_to_come_if_it_can(told: str, listens: str) -> None:
+    told_of: list[str] = []
     job = JobFile.new((told, 40100))
     prepared = master_command.network_of(NetworkConfig(), job)
-    assert master_command._listening_host(prepared, job) == listens
+    assert master_command._listening_host(prepared, job, told_of.append) == listens
     assert master_command._is_at(job.master, (listens, 40100)) == (listens != "10.99.0.1")
     assert not master_command._is_at(job.master, (listens, 7))
     named = NetworkConfig(master_address=told)
-    assert master_command._listening_host(named, None) == listens
+    assert master_command._listening_host(named, None, told_of.append) == listens
     masked = dataclasses.replace(prepared, network_mask="10.99.0.0/16")
-    assert master_command._listening_host(masked, job) == "10.99.0.1"
+    assert master_command._listening_host(masked, job, told_of.append) == "10.99.0.1"
+    assert not told_of
+
+
+@pytest.mark.parametrize(
+    ("others", "listens"),
+    [
+        (["10.99.0.1"], "10.99.0.1"),
+        (["10.99.0.1", "fd00::4"], "10.99.0.1"),
+        (["fd00::4"], "fd00::4"),
+        (["10.99.0.1", "10.98.0.1"], "127.0.0.1"),
+        ([], "127.0.0.1"),
+    ],
+)
+def test_without_a_default_route_a_master_listens_at_the_only_address(
+    others: list[str], listens: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_route(_: str) -> str:
+        raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+
+    here = [InterfaceAddress("eth0", ipaddress.ip_address(one)) for one in ("127.0.0.1", *others)]
+    monkeypatch.setattr(network, "interface_addresses", lambda: here)
+    monkeypatch.setattr(network, "_routed_from", no_route)
+    told_of: list[str] = []
+    assert master_command._listening_host(NetworkConfig(), None, told_of.append) == listens
+    if listens != "127.0.0.1":
+        assert not told_of
+    else:
+        (words,) = told_of
+        assert "listens at 127.0.0.1" in words
+        assert "(--network-mask, --master-address)" in words
+    chosen = NetworkConfig(network_mask="127.0.0.1/32")
+    assert master_command._listening_host(chosen, None, told_of.append) == "127.0.0.1"
+    assert len(told_of) == (listens == "127.0.0.1")
