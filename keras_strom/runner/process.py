@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import logging
 import os
+import resource
 import select
 import signal
 import socket
@@ -226,6 +228,10 @@ class WorkerProcess:
             # The worker has it under the same number, which is to be free there.
             try:
                 fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FIRST_INHERITED_FD)
+            except OSError as error:
+                if error.errno in (errno.EINVAL, errno.EMFILE):
+                    raise OSError(_too_few_open_files()) from error
+                raise
             finally:
                 os.close(low)
             inherited.callback(os.close, fd)
@@ -411,6 +417,14 @@ class WorkerProcess:
     def _close_report(self) -> None:
         if self._is_function:
             os.close(self._report_fd)
+
+
+def _too_few_open_files() -> str:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"the limit of open files, {limit}, is too low: a worker needs some from number "
+        f"{_FIRST_INHERITED_FD} on; raise it (ulimit -n)"
+    )
 
 
 def worker_variables(work: Script | Function, env: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -409,6 +410,23 @@ def test_a_worker_whose_end_nobody_would_see_is_not_started(
     with pytest.raises(OSError, match="Too many open files"):
         WorkerProcess(Function.of(signal.pause), PLACE)
     assert not is_alive(begun[0])
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_a_limit_of_open_files_that_is_too_low_for_a_worker_is_named(
+    free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+    monkeypatch.setattr(process_module, "_FIRST_INHERITED_FD", 512 - free)
+    words = r"^the limit of open files, 512, is too low: .* raise it \(ulimit -n\)$"
+    try:
+        with pytest.raises(OSError, match=words):
+            WorkerProcess(Function.of(int), PLACE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
