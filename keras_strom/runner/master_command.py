@@ -156,6 +156,12 @@ def _prepared(path: str) -> JobFile | None:
         return None
     found = JobFile.read(path)
     if found.private_key is None:
+        masters = os.path.join(os.path.dirname(path), MASTERS_FILE)
+        if os.path.basename(path) == WORKERS_FILE or os.path.exists(masters):
+            raise errors.InvalidOption(
+                f"{path} is the workers' file of a job that was prepared: the master's is "
+                f"{MASTERS_FILE}, which was made beside it; --job {masters}"
+            )
         raise errors.InvalidOption(
             f"{path} is the workers' file of another job, whose master runs or was killed: remove "
             "it, or name another --job"

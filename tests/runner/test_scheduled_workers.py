@@ -427,6 +427,20 @@ def test_a_prepared_job_needs_no_mask_where_its_address_is_the_machines(scene: S
     assert "listens at" not in scene.told.getvalue()
 
 
+def test_a_master_that_gets_the_workers_file_is_told_of_its_own(scene: Scene) -> None:
+    master_command.prepare(str(scene.folder), ("127.0.0.1", 9))
+    scene.path = scene.folder / "worker.json"
+    with pytest.raises(
+        errors.InvalidOption, match=r"prepared: .* beside it; --job .*/master\.json"
+    ):
+        scene.master(2).result(DEADLINE)
+    other = scene.path.rename(scene.folder / "other.json")
+    (scene.folder / "master.json").unlink()
+    scene.path = other
+    with pytest.raises(errors.InvalidOption, match=r"file of another job, .* remove it"):
+        scene.master(2).result(DEADLINE)
+
+
 def test_a_master_says_where_it_listens_if_workers_are_told_another_address(scene: Scene) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
