@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import socket
 import threading
 import time
@@ -90,9 +91,11 @@ class Door:
         try:
             self._listener = socket.create_server(self._listen, family=family, backlog=128)
         except OSError as error:
+            # The error's own words are longer: Python adds the address to the system's.
+            why = os.strerror(error.errno) if error.errno else error
             raise errors.AddressError(
                 f"TCP {format_address(self._listen)}, to which workers come, cannot be used: "
-                f"{error.strerror}; choose another port, or 0 for any free one"
+                f"{why}; choose another port, or 0 for any free one"
             ) from error
         self.port: int = self._listener.getsockname()[1]
         self._job = self._job_of(self.port)

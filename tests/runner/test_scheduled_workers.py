@@ -501,7 +501,7 @@ def test_a_master_whose_terminal_is_closed_leaves_no_secret_behind(
 
 
 def test_a_port_that_others_listen_at_is_a_clear_error(tmp_path: Path) -> None:
-    words = r"TCP 127\.0\.0\.1:\d+, to which workers"
+    words = r"TCP 127\.0\.0\.1:\d+, to which workers come, .* used: Address already in use; choose"
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(errors.AddressError, match=words),
