@@ -172,7 +172,7 @@ class SharingWorker(Worker):
     def rest(self) -> Update | None:
         """After the last step: what the others have not got yet of the steps before."""
         was_between_messages, self._is_between_messages = self._is_between_messages, False
-        self._step.share_rest(self._space)  # Then the variables show what all workers share.
+        self._step.share_rest()  # Then the variables show what all workers share.
         message = self._replica.message(0) if was_between_messages else None
         totals = self._step.totals
         self.entries, self.bytes = int(totals.count), int(totals.message_bytes)

@@ -167,7 +167,6 @@ class Generation:
         ended: once started, whether the others had ended it already; nothing is to be done then.
         epochs_of_history: of `fit`, whose history is kept for workers that may come after the end;
             0 = there is none. To be set before the start.
-        rows: of the arrays that `fit` was given; 0 = it was given others. Likewise.
         lost: who was lost since this training began, as the master says.
         history: to be set before `close`; once started, where the others had ended it, theirs.
         endings: once finished, what the workers say of the end.
@@ -190,7 +189,7 @@ class Generation:
         self._state_at_end = np.zeros(0, np.float64)
         # Before one without steps: what no optimizer trains, as all who trained have it.
         self._state_before = np.zeros(0, np.float64)
-        self.epochs_of_history = self.rows = 0
+        self.epochs_of_history = 0
         self.history: final_history.History = {}
         self._report: TrainingReport | None = None
         self._installed = 0.0, 0  # The difference of this replica, and the hash of what it has.
@@ -309,10 +308,9 @@ class Generation:
     def _take_progress(self, start: tf.Variable) -> None:
         """Installs the chief's progress in a `fit`, as the place of its start values has it."""
         step = self._sharing.step
-        # Around the chief's progress are its rows and, if all have its state, its optimizers' hash.
+        # Behind the chief's progress is the hash of its optimizers, if all have its state.
         hashed = HASH_LENGTH if step.has_one_state else 0
-        rows, progress, chiefs = np.split(start.numpy(), [1, start.shape[0] - hashed])
-        self.warn_once.of_rows(self.rows, float(rows[0]), self._sharing.environment.size)
+        progress, chiefs = np.split(start.numpy(), [start.shape[0] - hashed])
         begin = Progress(self._models[0]).install_start(progress)
         if step.has_one_state:
             own = state_hash(optimizers_of(self._models[0]))
@@ -399,8 +397,7 @@ class Generation:
 
     def _place_start_values(self, initial_epoch: int) -> tf.Variable:
         """A place in the flat space with this worker's start; the chief's is what all will read."""
-        progress = Progress(self._models[0]).start_values(initial_epoch, self._sharing.step.steps)
-        values = np.concatenate([np.float32([self.rows]), progress])
+        values = Progress(self._models[0]).start_values(initial_epoch, self._sharing.step.steps)
         if self._sharing.step.has_one_state:
             values = np.append(values, state_hash(optimizers_of(self._models[0])))
         return self._place(values)

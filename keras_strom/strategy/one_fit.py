@@ -14,6 +14,7 @@ import math
 import time
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_strom import errors
@@ -106,7 +107,7 @@ class Training:
         if is_asked(self._sharing) and not self._sharing.step.steps:  # It has learnt nothing yet.
             self._leave_for_good(trains=False)
         generation = self._sharing.generation = Generation(self._sharing, [self._model])
-        generation.epochs_of_history, generation.rows = epochs, self.rows
+        generation.epochs_of_history = epochs
         fit = self._fit = dataclasses.replace(self._fit, per_epoch=per_epoch)
         checkpoints = self._sharing.checkpoints
         if checkpoints is not None:
@@ -267,9 +268,10 @@ class Training:
             self.logs.note_averages()
             self._finish(stop=True)
             return
-        own = self.figures.end_epoch(self._sharing.step.stepped, loss)
+        own = np.append(self.figures.end_epoch(self._sharing.step.stepped, loss), self.rows)
         stop, mean = generation.average_epoch(here.is_chief and self._model.stop_training, own)
-        self.figures.found = self.figures.of(mean)
+        generation.warn_once.of_rows(self.rows, mean[-1], here.size)
+        self.figures.found = self.figures.of(mean[:-1])
         stop = stop or generation.stop_requested()
         self.watch.note_sound_state()
         self.logs.note_averages()

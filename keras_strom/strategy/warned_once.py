@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import numpy as np
-
 from keras_strom.sharing.step import SharedStep
 
 _logger = logging.getLogger("keras_strom")
@@ -31,22 +29,23 @@ class WarnOnce:
             self._said.add(words)
             _logger.warning("worker %d: " + words, self._rank, *arguments)
 
-    def of_rows(self, own: int, chiefs: float, workers: int) -> None:
-        """That this worker's arrays are not as long as the chief's.
+    def of_rows(self, own: int, mean: float, workers: int) -> None:
+        """That this worker's arrays are not as long as the others'.
 
         Args:
             own: rows of the arrays that its `fit` was given; 0 = it was given others.
-            chiefs: those of worker 0, as a float32.
+            mean: those of all workers.
             workers: of the job.
         """
-        if own and chiefs and np.float32(own) != chiefs:
+        if own and mean != own:
             self(
-                "the arrays that fit was given have %d rows here and %.0f on worker 0: each of the "
-                "%d workers trains on its part of the same arrays, so rows that only some have are "
-                "partly left out. Give all workers the same arrays; where each has its own, make "
-                "it a tf.data.Dataset with AutoShardPolicy.OFF in its options",
+                "the arrays that fit was given have %d rows here, where those of all workers have "
+                "%.1f in the mean: each of the %d trains on its part of the same arrays, so rows "
+                "that only some have are partly left out. Give all workers the same arrays; where "
+                "each has its own, make them a tf.data.Dataset with AutoShardPolicy.OFF in its "
+                "options",
                 own,
-                chiefs,
+                mean,
                 workers,
             )
 
