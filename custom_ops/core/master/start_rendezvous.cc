@@ -50,7 +50,7 @@ std::string StartRendezvous::Compare(int32_t rank, const Announce& announce, boo
            " but " + WorkerName(other) + " begins generation " +
            std::to_string(first.layout.generation) + "; every worker has to call fit equally often";
   }
-  // Options may change the layout, as no threshold does, so they are compared first.
+  // Options come first, for some change the layout (threshold=None).
   if (announce.options_text != first.options_text) {
     return WorkerName(rank) + "'s options differ from " + WorkerName(other) +
            "'s: " + announce.options_text + " against " + first.options_text +
