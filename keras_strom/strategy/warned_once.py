@@ -34,16 +34,15 @@ class WarnOnce:
 
         Args:
             own: rows of the arrays that its `fit` was given; 0 = it was given others.
-            mean: those of all workers.
+            mean: those of the workers that have ended the epoch; who ends it last knows all.
             workers: of the job.
         """
         if own and mean != own:
             self(
-                "the arrays that fit was given have %d rows here, where those of all workers have "
-                "%.1f in the mean: each of the %d trains on its part of the same arrays, so rows "
-                "that only some have are partly left out. Give all workers the same arrays; where "
-                "each has its own, make them a tf.data.Dataset with AutoShardPolicy.OFF in its "
-                "options",
+                "the arrays that fit was given have %d rows here, and %.1f in the workers' mean: "
+                "each of the %d workers trains on its part of the same arrays, so rows that only "
+                "some have are partly left out. Give all workers the same arrays; where each has "
+                "its own, make them a tf.data.Dataset with AutoShardPolicy.OFF in its options",
                 own,
                 mean,
                 workers,
