@@ -18,10 +18,21 @@ constexpr int64_t kSuspectPercent = 30;
 constexpr int kCloses = 3;
 constexpr int64_t kCloseIntervalNs = 30'000'000;
 
+double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
+
 std::string Silence(int64_t timeout_ns) {
   std::array<char, 64> text;
-  std::snprintf(text.data(), text.size(), "no authentic packet for %.1f s",
-                static_cast<double>(timeout_ns) / 1e9);
+  std::snprintf(text.data(), text.size(), "no authentic packet for %.1f s", Seconds(timeout_ns));
+  return text.data();
+}
+
+std::string Words(const LinkSender::Stuck& stuck) {
+  std::array<char, 160> text;
+  std::snprintf(text.data(), text.size(),
+                "a datagram of %zu bytes was lost each of %lld times in %.1f s, and shorter ones "
+                "arrived: is the path's MTU too small, or a firewall in the way?",
+                kHeaderBytes + stuck.body_bytes + kTagBytes, static_cast<long long>(stuck.losses),
+                Seconds(stuck.ns));
   return text.data();
 }
 
@@ -87,12 +98,13 @@ void Link::Dispatch(int64_t now_ns, const Address& from, PacketType type, Bytes 
     return;
   }
   if (state_ != State::kOpen) return;
-  const std::optional<bool> valid = Take(now_ns, from, type, body);
+  const std::optional<bool> valid = Take(now_ns, from, type, body, notice);
   if (!valid) ++counters_->drop_malformed;
   if (valid == false) Break(now_ns, Code::kCorrupt, "the peer broke the link's protocol", notice);
 }
 
-std::optional<bool> Link::Take(int64_t now_ns, const Address& from, PacketType type, Bytes body) {
+std::optional<bool> Link::Take(int64_t now_ns, const Address& from, PacketType type, Bytes body,
+                               Notice* notice) {
   if (type == PacketType::kData) {
     const auto packet = ParseData(body);
     if (!packet) return std::nullopt;
@@ -106,6 +118,10 @@ std::optional<bool> Link::Take(int64_t now_ns, const Address& from, PacketType t
     if (path_.is_raised() && sender_.LosesLongPackets(now_ns)) {
       path_.Narrow(now_ns);
       sender_.SetBodyBytes(BodyBytes());
+    }
+    if (const auto stuck = sender_.FindStuck(now_ns); stuck && stuck->is_over) {
+      *notice = {Notice::Type::kDown, Code::kUnreachable, Words(*stuck)};
+      state_ = State::kOver;
     }
     return true;
   }
@@ -195,6 +211,10 @@ void Link::HandleTimeout(int64_t now_ns, Notice* notice) {
   const int64_t silence_ns = now_ns - heard_ns_;
   if (silence_ns >= options_.failure_timeout_ns) {
     *notice = {Notice::Type::kDown, Code::kMasterLost, Silence(options_.failure_timeout_ns)};
+    // The peer has found the same, and left.
+    if (const auto stuck = sender_.FindStuck(heard_ns_)) {
+      *notice = {Notice::Type::kDown, Code::kUnreachable, Words(*stuck)};
+    }
     state_ = State::kOver;
     return;
   }

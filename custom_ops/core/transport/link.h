@@ -90,7 +90,8 @@ class Link {
   bool CountDrop(PacketProtection::Verdict verdict);
   void Dispatch(int64_t now_ns, const Address& from, PacketType type, Bytes body, Notice* notice);
   // What a body means for the link. Nothing: it is malformed; false: no honest peer sends it.
-  std::optional<bool> Take(int64_t now_ns, const Address& from, PacketType type, Bytes body);
+  std::optional<bool> Take(int64_t now_ns, const Address& from, PacketType type, Bytes body,
+                           Notice* notice);
   size_t WriteBody(int64_t now_ns, std::span<uint8_t> body, PacketType* type, Address* to);
   size_t WriteAlongPath(const LinkPath::Outgoing& outgoing, std::span<uint8_t> body);
   size_t BodyBytes() const { return path_.datagram_bytes() - kHeaderBytes - kTagBytes; }

@@ -26,6 +26,12 @@ constexpr double kMostBatch = 44;
 constexpr int64_t kLongestSampleNs = 5'000'000'000;
 constexpr int64_t kBlackHoleLosses = 8;
 constexpr int64_t kBlackHoleNs = 20'000'000;
+// No line that carries anything loses one packet so many times in a row. It is tried slowly then:
+// so many packets a second. What is said behind it does not pass either, so that the verdict comes
+// before somebody misses it: after this part of the failure timeout.
+constexpr int64_t kStuckLosses = 24;
+constexpr double kStuckPacketsPerSecond = 200;
+constexpr int64_t kStuckPercent = 80;
 // What the window holds at most, however long the packets are; the peer's reassembly has room for
 // it. A long line holds more: these are 130 ms at 1 Gbit/s.
 constexpr size_t kWindowBytes = size_t{4} << 20;
@@ -84,6 +90,7 @@ LinkSender::LinkSender(uint32_t first_sequence, size_t body_bytes, int64_t failu
       grant_edge_(first_sequence + kIdleGrantPackets),
       round_end_(first_sequence),
       tokens_(kLeastBurst),
+      failure_timeout_ns_(failure_timeout_ns),
       most_probe_ns_(std::min(kMostProbeNs, failure_timeout_ns / kProbesPerTimeout)) {}
 
 LinkSender::~LinkSender() = default;
@@ -101,6 +108,7 @@ void LinkSender::Void(int64_t now_ns, Channel channel) {
   for (const Buffer& message : queue) queued_bytes_ -= static_cast<int64_t>(message->size());
   counters_->messages_voided += static_cast<int64_t>(queue.size());
   queue.clear();
+  oldest_lost_ = 0;  // what goes from now on may be shorter
   VoidStarted(now_ns, channel);
   ArmProbe(now_ns);
 }
@@ -179,6 +187,7 @@ bool LinkSender::HandleStatus(int64_t now_ns, const StatusPacket& status) {
   AdaptWindow(now_ns, round_acknowledged_ - acknowledged_before,
               std::max<int64_t>(round_lost_ - lost_before, 0), window_limited);
   if (progress) {
+    oldest_lost_ = 0;
     probes_ = 0;
     ArmProbe(now_ns);
   }
@@ -197,7 +206,7 @@ size_t LinkSender::PollData(int64_t now_ns, std::span<uint8_t> out) {
 
   Slot* slot = lost;
   if (slot != nullptr) {
-    lost_.pop_front();
+    if (lost_.front() == slot->sequence) lost_.pop_front();
     slot->lost = false;
     slot->resent = true;
     if (slot->size > fragment_bytes_) Split(slot);
@@ -240,7 +249,7 @@ void LinkSender::SetBodyBytes(size_t body_bytes) {
   congestion_ = ScaledCongestionState(congestion_, ratio);
   tokens_ *= ratio;
   fragment_bytes_ = fragment_bytes;
-  long_lost_ = 0;
+  long_lost_ = oldest_lost_ = 0;
 }
 
 // Loss alone takes no packets of one kind for so long, and a crowded queue not all of them.
@@ -249,10 +258,21 @@ bool LinkSender::LosesLongPackets(int64_t now_ns) const {
          now_ns - long_lost_ns_ >= std::max(4 * round_trip_.smoothed_ns(), kBlackHoleNs);
 }
 
+bool LinkSender::IsStuck() const { return oldest_lost_ >= kStuckLosses; }
+
+std::optional<LinkSender::Stuck> LinkSender::FindStuck(int64_t now_ns) const {
+  if (!IsStuck()) return std::nullopt;
+  const int64_t ns = now_ns - oldest_lost_ns_;
+  const bool is_over = ns >= kStuckPercent * failure_timeout_ns_ / 100;
+  return Stuck{slots_[oldest_].size + DataPacket::kFieldBytes, oldest_lost_, ns, is_over};
+}
+
 // ---------------------------------------------------------------- what to send
 
-// The first report is resent before anything fresh.
+// The first report is resent before anything fresh. Where
+// none passes, one packet tries for all.
 LinkSender::Slot* LinkSender::OldestLost() {
+  if (IsStuck()) return SlotOf(oldest_).lost ? &SlotOf(oldest_) : nullptr;
   while (!lost_.empty()) {
     Slot& slot = SlotOf(lost_.front());
     if (slot.sequence == lost_.front() && slot.message != nullptr && slot.lost) return &slot;
@@ -277,7 +297,7 @@ bool LinkSender::HasWork() const {
 }
 
 bool LinkSender::TakeToken(int64_t now_ns) {
-  const double rate = control_.pacing_rate(congestion_, round_trip_.path_ns());
+  const double rate = PacingRate();
   // What a wait for a processor has cost is made up for where the line's queue hardly feels it.
   const int64_t burst_ns =
       OnLongLine() ? std::clamp(round_trip_.least_ns() / 4, kBurstNs, kMostBurstNs) : kBurstNs;
@@ -296,6 +316,11 @@ bool LinkSender::TakeToken(int64_t now_ns) {
   }
   pacing_ns_ = rest_end_ns_;
   return false;
+}
+
+double LinkSender::PacingRate() const {
+  const double rate = control_.pacing_rate(congestion_, round_trip_.path_ns());
+  return IsStuck() ? std::min(rate, kStuckPacketsPerSecond / 1e9) : rate;
 }
 
 double LinkSender::AsManyBytes(double first_packets) const {
@@ -454,6 +479,7 @@ void LinkSender::ReportMissing(int64_t now_ns, uint32_t sequence) {
   Slot& slot = SlotOf(sequence);
   if (slot.lost || MayBeLate(now_ns, slot)) return;
   ++round_lost_;
+  if (sequence == oldest_ && ++oldest_lost_ == 1) oldest_lost_ns_ = now_ns;
   if (slot.size > first_fragment_bytes_ && ++long_lost_ == 1) long_lost_ns_ = now_ns;
   Resend(&slot);
 }

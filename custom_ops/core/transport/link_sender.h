@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -103,6 +104,15 @@ class LinkSender {
   void SetBodyBytes(size_t body_bytes);
   // True when packets longer than the first ones are lost again and again while others pass.
   bool LosesLongPackets(int64_t now_ns) const;
+  // What a path does that takes no packets as long as the first ones: the oldest packet was lost
+  // again and again, while the peer's STATUS came.
+  struct Stuck {
+    size_t body_bytes = 0;
+    int64_t losses = 0;
+    int64_t ns = 0;
+    bool is_over = false;  // for most of the failure timeout
+  };
+  std::optional<Stuck> FindStuck(int64_t now_ns) const;
 
   uint32_t next_sequence() const { return next_; }
   int64_t in_flight_packets() const { return in_flight_; }
@@ -140,6 +150,8 @@ class LinkSender {
   bool TakeToken(int64_t now_ns);
   // How many packets of the present size are as long as so many of the first.
   double AsManyBytes(double first_packets) const;
+  double PacingRate() const;
+  bool IsStuck() const;
   Slot* NextFresh();
   Message* OpenMessage();
   Message* Start(Channel channel);
@@ -194,6 +206,8 @@ class LinkSender {
   std::deque<Remainder> remainders_;  // go before anything fresh
   int64_t long_lost_ = 0;             // losses of long packets since one has arrived
   int64_t long_lost_ns_ = kNever;     // when the first of them was reported
+  int64_t oldest_lost_ = 0;           // losses of the packet oldest_
+  int64_t oldest_lost_ns_ = kNever;   // when the first of them was reported
 
   RoundTripClock round_trip_;
   DeliveryRate delivery_;
@@ -208,6 +222,7 @@ class LinkSender {
   int64_t rest_end_ns_ = 0;     // out of tokens: nothing leaves before a batch may
   int64_t pacing_ns_ = kNever;  // that time, while something waits for it
 
+  const int64_t failure_timeout_ns_;
   const int64_t most_probe_ns_;  // between two probes on a short line
   int64_t probe_ns_ = kNever;
   int probes_ = 0;  // since the last progress

@@ -347,6 +347,7 @@ void WorkerNode::State::HandleUp(const LinkEvent& event) {
   donation_assembler = {};
   on_its_way = 0;
   give_up_ns.reset();
+  way_lost.clear();
   retry_ns = kNever;
   last_beacon_ns = now_ns;
   if (life == Life::kJoining) {
@@ -379,6 +380,7 @@ void WorkerNode::State::HandleDown(const LinkEvent& event) {
     return Fail(Code::kMasterLost, Master() + " closed the connection" +
                                        (event.reason.empty() ? "" : ": " + event.reason));
   }
+  if (event.code == Code::kUnreachable && !give_up_ns) way_lost = event.reason;
   LoseLink(event.reason);
 }
 
@@ -406,6 +408,7 @@ void WorkerNode::State::LoseLink(const std::string& why) {
 
 void WorkerNode::State::GiveUp() {
   const int64_t silent_ns = options.failure_timeout_ns + (give_up_ns ? Patience() : 0);
+  if (!way_lost.empty()) return Fail(Code::kMasterLost, Master() + " is out of reach: " + way_lost);
   Fail(Code::kMasterLost, Master() + " has been silent for " + SecondsText(silent_ns) +
                               "; is the master or driver still running, or was the line away for "
                               "longer than --failure-timeout allows?");

@@ -166,6 +166,7 @@ struct WorkerNode::State final : WorkerGenerationHost {
   LinkId link = 0;  // to the master
   bool up = false;
   std::optional<int64_t> give_up_ns;  // set while the worker looks for a silent master
+  std::string way_lost;               // why, where the master was heard but not reached
   int64_t retry_ns = kNever;
   int64_t said_again_ns = 0;   // own updates that the master has lacked for long
   uint64_t on_its_way = 0;     // the last own update that was said again, while the link is busy

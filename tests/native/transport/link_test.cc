@@ -70,7 +70,9 @@ class LinkTest : public testing::Test {
       right_.HandleTimeout(now_ns_, &notice);
       if (notice.type != Link::Notice::Type::kNone) notice_ = notice;
       auto to_right = Take(&left_);
-      std::erase_if(to_right, [&](const auto&) { return random_.Chance(lost); });
+      std::erase_if(to_right, [&](const auto& datagram) {
+        return datagram.size() > longest_bytes_ || random_.Chance(lost);
+      });
       Give(&right_, to_right);
       Give(&left_, Take(&right_));
       Collect();
@@ -88,6 +90,7 @@ class LinkTest : public testing::Test {
   }
 
   int64_t now_ns_ = 1'000'000'000;
+  size_t longest_bytes_ = kMaxDatagramBytes;  // that passes from the left
   SimulatedRandom random_{1};
   LinkCounters left_counters_, right_counters_;
   Grants left_grants_{GrantOptions{}}, right_grants_{GrantOptions{}};
@@ -168,6 +171,35 @@ TEST_F(ImpatientLinkTest, ASilenceOfHalfThatTimeIsMadeUpForInTheOtherHalf) {
     Run(20 * kMillisecond);
   }
   EXPECT_EQ(left_.state(), Link::State::kOpen);
+}
+
+TEST_F(ImpatientLinkTest, EndsWhereThePathTakesOnlyShorterDatagramsThanTheFirst) {
+  left_.Send(now_ns_, Channel::kUpdate, Filled(100'000, 'a'));
+  Run(20 * kMillisecond);
+  ASSERT_EQ(Order(), "a");
+  longest_bytes_ = 1000;
+  left_.Send(now_ns_, Channel::kUpdate, Filled(100'000, 'b'));
+  left_.Send(now_ns_, Channel::kControl, Filled(100, 'c'));
+  Run(150 * kMillisecond);
+  EXPECT_EQ(Order(), "ac");
+  ASSERT_EQ(left_.state(), Link::State::kOpen) << notice_.reason;
+  Run(30 * kMillisecond);
+  EXPECT_EQ(left_.state(), Link::State::kOver);
+  EXPECT_EQ(notice_.type, Link::Notice::Type::kDown);
+  EXPECT_EQ(notice_.code, Code::kUnreachable);
+  EXPECT_THAT(notice_.reason, testing::StartsWith("a datagram of 1200 bytes was lost each of "));
+  EXPECT_LT(left_counters_.retransmitted_packets, 3000);
+}
+
+TEST_F(ImpatientLinkTest, StaysWhereThePathTakesLongDatagramsAgainInTime) {
+  longest_bytes_ = 1000;
+  left_.Send(now_ns_, Channel::kUpdate, Filled(100'000, 'b'));
+  Run(100 * kMillisecond);
+  EXPECT_EQ(Order(), "");
+  longest_bytes_ = kMaxDatagramBytes;
+  Run(100 * kMillisecond);
+  EXPECT_EQ(Order(), "b");
+  EXPECT_EQ(left_.state(), Link::State::kOpen) << notice_.reason;
 }
 
 class ShortPhasesLinkTest : public LinkTest {

@@ -1,4 +1,5 @@
 // Epochs on the wire: a worker follows the latest master alone, and an earlier one gives way.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -16,6 +17,8 @@
 
 namespace strom {
 namespace {
+
+using testing::HasSubstr;
 
 constexpr int64_t kTimeout = 1'000'000'000;
 constexpr uint64_t kOrigin = uint64_t{1} << 32 | 1;
@@ -63,6 +66,22 @@ TEST_F(StoppingWorker, EndsWhereAnotherMasterAnswers) {
   const std::optional<Status> failure = Failure();
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->code, Code::kMasterLost);
+}
+
+TEST_F(StoppingWorker, SaysWhyItLostTheWayToTheMaster) {
+  LinkEvent stuck = Down(1, Code::kUnreachable);
+  stuck.reason = "long datagrams were lost";
+  node->HandleLinkEvent(kTimeout, stuck);
+  for (LinkId link = 2; link < 100; ++link) {
+    node->HandleLinkEvent(static_cast<int64_t>(link) * kTimeout, Down(link, Code::kUnreachable));
+    node->HandleTimeout(static_cast<int64_t>(link) * kTimeout);
+    if (const auto failure = Failure()) {
+      EXPECT_EQ(failure->code, Code::kMasterLost);
+      EXPECT_THAT(failure->message, HasSubstr("is out of reach: long datagrams were lost"));
+      return;
+    }
+  }
+  ADD_FAILURE() << "it looks for the master without an end";
 }
 
 TEST_F(FollowingWorker, ResumesUnderAMasterOfAHigherEpoch) {
