@@ -51,6 +51,7 @@ class Door:
         job: makes the job's file of the address that the door has.
         timeout: seconds until enough must have come.
         tell: shows a line.
+        remedy: what to do where the port is in use.
 
     Raises:
         AddressError: on entry, the port is in use.
@@ -68,6 +69,7 @@ class Door:
         *,
         timeout: float,
         tell: Callable[[str], object],
+        remedy: str,
     ) -> None:
         self._workers = workers
         self._least = least or workers
@@ -75,6 +77,7 @@ class Door:
         self._job_of = job
         self._timeout = timeout
         self._tell = tell
+        self._remedy = remedy
         self._changed = threading.Condition()  # Guards everything below.
         self._guests: dict[int, _Guest] = {}
         self._coming: dict[int, str] = {}  # Where those are that are let in, by their rank.
@@ -95,7 +98,7 @@ class Door:
             why = os.strerror(error.errno) if error.errno else error
             raise errors.AddressError(
                 f"TCP {format_address(self._listen)}, to which workers come, cannot be used: "
-                f"{why}; choose another port, or 0 for any free one"
+                f"{why}; {self._remedy}"
             ) from error
         self.port: int = self._listener.getsockname()[1]
         self._job = self._job_of(self.port)

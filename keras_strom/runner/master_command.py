@@ -28,6 +28,10 @@ from keras_strom.runner.start_master import start_master
 #: What `prepare` leaves in a folder: for the master alone, and for the workers.
 MASTERS_FILE, WORKERS_FILE = "master.json", "worker.json"
 
+#: What to do where the port is in use.
+_OTHER_PORT = "choose another port, or 0 for any free one"
+_PREPARED_PORT = "end what uses it, or prepare the job anew with another port"
+
 
 def serve(
     job: Job, path: str, console: Console | None = None, start: StartMaster = start_master
@@ -76,6 +80,7 @@ def serve(
         job_file,
         timeout=job.start_timeout,
         tell=console.message,
+        remedy=_OTHER_PORT if prepared is None else _PREPARED_PORT,
     )
     try:
         launch(dataclasses.replace(job, network=network), console, start, door)

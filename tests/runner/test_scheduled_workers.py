@@ -255,6 +255,7 @@ def new_door(listen: HostPort = ("127.0.0.1", 0)) -> Door:
         lambda port: JobFile.new(("127.0.0.1", port)),
         timeout=1.0,
         tell=lambda _: None,
+        remedy="",
     )
 
 
@@ -500,13 +501,17 @@ def test_a_master_whose_terminal_is_closed_leaves_no_secret_behind(
         master.wait()
 
 
-def test_a_port_that_others_listen_at_is_a_clear_error(tmp_path: Path) -> None:
-    words = r"TCP 127\.0\.0\.1:\d+, to which workers come, .* used: Address already in use; choose"
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(errors.AddressError, match=words),
-    ):
-        new_door(taken.getsockname()).__enter__()
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_port_that_others_listen_at_is_a_clear_error(scene: Scene, prepared: bool) -> None:
+    remedy = "prepare the job anew with another" if prepared else "choose another port, or 0"
+    words = rf"TCP 127\.0\.0\.1:\d+, to which .* used: Address already in use; .*{remedy}"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = taken.getsockname()
+        if prepared:
+            JobFile.new(address).write(str(scene.path))
+        network = NetworkConfig(port=address[1], network_mask="127.0.0.0/8")
+        with pytest.raises(errors.AddressError, match=words):
+            scene.master(2, network=network).result(DEADLINE)
 
 
 def test_who_waits_for_a_job_that_does_not_begin_is_told_of_its_end() -> None:
