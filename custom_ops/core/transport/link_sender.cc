@@ -269,8 +269,7 @@ std::optional<LinkSender::Stuck> LinkSender::FindStuck(int64_t now_ns) const {
 
 // ---------------------------------------------------------------- what to send
 
-// The first report is resent before anything fresh. Where
-// none passes, one packet tries for all.
+// The first report is resent before anything fresh. Where none passes, one packet tries for all.
 LinkSender::Slot* LinkSender::OldestLost() {
   if (IsStuck()) return SlotOf(oldest_).lost ? &SlotOf(oldest_) : nullptr;
   while (!lost_.empty()) {
