@@ -21,7 +21,7 @@ import pytest
 
 from keras_strom import __version__, cli, errors
 from keras_strom.job.drain import DRAINED_EXIT_CODE
-from keras_strom.job.network import HostPort, NetworkConfig
+from keras_strom.job.network import NetworkConfig
 from keras_strom.runner import door, launcher, master_command, remote_machine, scheduled_worker
 from keras_strom.runner.console import Console
 from keras_strom.runner.door import Door, _Guest
@@ -246,12 +246,12 @@ def test_a_first_worker_that_never_comes_again_ends_the_job(
         stays.result(DEADLINE)
 
 
-def new_door(listen: HostPort = ("127.0.0.1", 0)) -> Door:
+def new_door() -> Door:
     """That of a job of two workers."""
     return Door(
         2,
         None,
-        listen,
+        ("127.0.0.1", 0),
         lambda port: JobFile.new(("127.0.0.1", port)),
         timeout=1.0,
         tell=lambda _: None,

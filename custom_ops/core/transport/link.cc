@@ -26,14 +26,14 @@ std::string Silence(int64_t timeout_ns) {
   return text.data();
 }
 
-std::string Words(const LinkSender::Stuck& stuck) {
+Link::Notice Unreachable(const LinkSender::Stuck& stuck) {
   std::array<char, 160> text;
   std::snprintf(text.data(), text.size(),
                 "a datagram of %zu bytes was lost each of %lld times in %.1f s, and shorter ones "
                 "arrived: is the path's MTU too small, or a firewall in the way?",
                 kHeaderBytes + stuck.body_bytes + kTagBytes, static_cast<long long>(stuck.losses),
                 Seconds(stuck.ns));
-  return text.data();
+  return {Link::Notice::Type::kDown, Code::kUnreachable, text.data()};
 }
 
 }  // namespace
@@ -120,7 +120,7 @@ std::optional<bool> Link::Take(int64_t now_ns, const Address& from, PacketType t
       sender_.SetBodyBytes(BodyBytes());
     }
     if (const auto stuck = sender_.FindStuck(now_ns); stuck && stuck->is_over) {
-      *notice = {Notice::Type::kDown, Code::kUnreachable, Words(*stuck)};
+      *notice = Unreachable(*stuck);
       state_ = State::kOver;
     }
     return true;
@@ -210,11 +210,11 @@ void Link::HandleTimeout(int64_t now_ns, Notice* notice) {
   if (state_ == State::kOver) return;
   const int64_t silence_ns = now_ns - heard_ns_;
   if (silence_ns >= options_.failure_timeout_ns) {
-    *notice = {Notice::Type::kDown, Code::kMasterLost, Silence(options_.failure_timeout_ns)};
-    // The peer has found the same, and left.
-    if (const auto stuck = sender_.FindStuck(heard_ns_)) {
-      *notice = {Notice::Type::kDown, Code::kUnreachable, Words(*stuck)};
-    }
+    // Stuck: the peer has found the same, and left.
+    const auto stuck = sender_.FindStuck(heard_ns_);
+    *notice = stuck ? Unreachable(*stuck)
+                    : Notice{Notice::Type::kDown, Code::kMasterLost,
+                             Silence(options_.failure_timeout_ns)};
     state_ = State::kOver;
     return;
   }
