@@ -47,7 +47,7 @@ class Door:
     Args:
         workers: of the job.
         least: so many, worker 0 among them, are enough to begin with; None = all.
-        listen: the address to bind to (TCP); port 0 = any free one.
+        listen: the address to bind to (TCP, and UDP for the master); port 0 = any free one.
         job: makes the job's file of the address that the door has.
         timeout: seconds until enough must have come.
         tell: shows a line.
@@ -91,13 +91,18 @@ class Door:
 
     def __enter__(self) -> Door:
         family = socket.AF_INET6 if ":" in self._listen[0] else socket.AF_INET
+        kind = "UDP"
         try:
+            # The master's, once the workers are here: that would be late to hear of it.
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.bind(self._listen)
+            kind = "TCP"
             self._listener = socket.create_server(self._listen, family=family, backlog=128)
         except OSError as error:
             # The error's own words are longer: Python adds the address to the system's.
             why = os.strerror(error.errno) if error.errno else error
             raise errors.AddressError(
-                f"TCP {format_address(self._listen)}, to which workers come, cannot be used: "
+                f"{kind} {format_address(self._listen)}, to which workers come, cannot be used: "
                 f"{why}; {self._remedy}"
             ) from error
         self.port: int = self._listener.getsockname()[1]

@@ -502,10 +502,16 @@ def test_a_master_whose_terminal_is_closed_leaves_no_secret_behind(
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_a_port_that_others_listen_at_is_a_clear_error(scene: Scene, prepared: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "type_"), [("TCP", socket.SOCK_STREAM), ("UDP", socket.SOCK_DGRAM)]
+)
+def test_a_port_that_others_listen_at_is_a_clear_error(
+    scene: Scene, kind: str, type_: int, prepared: bool
+) -> None:
     remedy = "prepare the job anew with another" if prepared else "choose another port, or 0"
-    words = rf"TCP 127\.0\.0\.1:\d+, to which .* used: Address already in use; .*{remedy}"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    words = rf"{kind} 127\.0\.0\.1:\d+, to which .* used: Address already in use; .*{remedy}"
+    with socket.socket(socket.AF_INET, type_) as taken:
+        taken.bind(("127.0.0.1", 0))
         address = taken.getsockname()
         if prepared:
             JobFile.new(address).write(str(scene.path))
