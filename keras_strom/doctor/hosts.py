@@ -27,7 +27,13 @@ from keras_strom.doctor.finding import Finding, Grade
 from keras_strom.doctor.there import exchange, without_ports
 from keras_strom.job import environment
 from keras_strom.job.joining import verdict
-from keras_strom.job.network import NetworkConfig, parse_address, resolve_address
+from keras_strom.job.network import (
+    NetworkConfig,
+    default_route_address,
+    parse_address,
+    parse_ip,
+    resolve_address,
+)
 from keras_strom.relay.bytes_relay import Master, Worker, new_secret
 from keras_strom.relay.counters import NodeCounters
 from keras_strom.runner import ssh
@@ -228,7 +234,13 @@ def _master_host(network: NetworkConfig, nodes: Sequence[_Node]) -> tuple[str, s
     host = resolve_address(network, node_address=node_address)
     if network.network_mask is not None:
         return host, f"the one in {network.network_mask}"
-    return host, "where the default route leads" if node_address is None else "KERAS_STROM_IP"
+    if node_address is not None:
+        return host, "KERAS_STROM_IP"
+    if host == default_route_address():
+        return host, "where the default route leads"
+    if parse_ip(host).is_loopback:
+        return host, "there is no default route, and no address or several: choose --network-mask"
+    return host, "the only one"
 
 
 @contextlib.contextmanager

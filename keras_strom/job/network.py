@@ -359,16 +359,21 @@ def source_address(toward: str | None) -> str:
         AddressError: there is no way to it.
     """
     if toward is None:
-        for elsewhere in _ELSEWHERE:
-            with contextlib.suppress(OSError):
-                return _routed_from(elsewhere)
-        return _only_address() or "127.0.0.1"
+        return default_route_address() or _only_address() or "127.0.0.1"
     try:
         return _routed_from(toward)
     except OSError as error:
         raise errors.AddressError(
             f"no way from {socket.gethostname()} to the master's host {toward}: {error.strerror}"
         ) from error
+
+
+def default_route_address() -> str | None:
+    """The address from which packets leave this machine by its default route; None without one."""
+    for elsewhere in _ELSEWHERE:
+        with contextlib.suppress(OSError):
+            return _routed_from(elsewhere)
+    return None
 
 
 def _only_address() -> str | None:

@@ -24,7 +24,7 @@ LATE_DRAIN = "was asked to leave and has not in time: it was killed, what it had
 
 # What TensorFlow says where it waits for a GPU that fails: it ends its process then (LOG(FATAL)).
 _GPU_FAILED = re.compile(r"(?:Unexpected Event status|[CG]PU->[CG]PU Memcpy failed).{0,200}")
-_UNREADABLE_SCRIPT = re.compile(r"(?:Syntax|Indentation|Tab)Error: ")
+_UNREADABLE_SCRIPT = re.compile(r"\b(?:Syntax|Indentation|Tab)Error: ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +86,11 @@ class Outcome:
         """Whether the process, not the user's function, is at fault: a new one may do better.
 
         A worker that the others took for dead (it was stopped, or its network cut) ends itself. So
-        does one whose GPU has failed.
+        does one whose GPU has failed. A script that Python cannot read stays so.
         """
-        return self.failed and (not self.raised or self.is_consequence or self._lost_its_device)
+        if not self.failed or _UNREADABLE_SCRIPT.search(exception_line(self.traceback)):
+            return False
+        return not self.raised or self.is_consequence or self._lost_its_device
 
     @property
     def _lost_its_device(self) -> bool:

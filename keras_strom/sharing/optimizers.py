@@ -33,6 +33,11 @@ def parts_of(optimizer: Any) -> list[Any]:
     return [] if inner is None else list(getattr(inner, "optimizers", [inner]))
 
 
+def kinds_of(optimizer: Any) -> str:
+    """The classes of `parts_of`, as a user reads them: "Adam", or "Adam, SGD"; "none" for None."""
+    return ", ".join(type(rule).__name__ for rule in parts_of(optimizer)) or "none"
+
+
 def averages_of(rule: Any) -> list[Any]:
     """The moving averages (`use_ema`) of what one of `parts_of` trains, as Keras variables.
 

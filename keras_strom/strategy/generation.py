@@ -690,5 +690,5 @@ class Generation:
     def warn(self) -> None:
         """Logs what the user should know of the steps so far, each warning once."""
         step = self._sharing.step
-        if isinstance(step, SharedStep):
+        if isinstance(step, SharedStep) and not self.endings.not_finite:
             self.warn_once.of_steps(step, shares=self._sharing.worker is not None)

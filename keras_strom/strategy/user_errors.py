@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import traceback
 from types import TracebackType
 
@@ -55,10 +54,22 @@ def no_training_data(here: ClusterEnvironment) -> errors.UnsupportedModel:
 
 def outside_of_training() -> errors.UnsupportedModel:
     """What a worker among several says of a step that belongs to no training."""
+    if _steps_of_keras_2():
+        return errors.UnsupportedModel(
+            "this is a model of Keras 2 (tf_keras, or tf.keras where TF_USE_LEGACY_KERAS is set, "
+            "as tensorflow_transform does), which several workers cannot train: build it with "
+            "Keras 3 (import keras)"
+        )
     return errors.UnsupportedModel(
         "a custom training loop with several workers must call strategy.begin() before its "
-        "first step and strategy.synchronize() after its last" + hint_of_keras_2()
+        "first step and strategy.synchronize() after its last"
     )
+
+
+def _steps_of_keras_2() -> bool:
+    """Whether it is Keras 2 that called us; to us its `fit` is a custom loop."""
+    callers = traceback.walk_stack(None)
+    return any(str(f.f_globals.get("__name__")).startswith("tf_keras.") for f, _ in callers)
 
 
 def _is_keras_own(error: BaseException) -> bool:
@@ -72,16 +83,6 @@ def _device_lost(words: str, here: ClusterEnvironment) -> errors.DeviceLost:
     return errors.DeviceLost(
         f"worker {here.rank}'s GPU has stopped working ({words}); the system's log (dmesg, "
         "nvidia-smi -q) may say why"
-    )
-
-
-def hint_of_keras_2() -> str:
-    """To us Keras 2's `fit` is a custom loop; who calls it needs other words."""
-    if "tf_keras" not in sys.modules:
-        return ""
-    return (
-        "; if this is a Keras 2 model (tf_keras, or tf.keras where TF_USE_LEGACY_KERAS is set, as "
-        "tensorflow_transform does), build it with Keras 3: import keras"
     )
 
 

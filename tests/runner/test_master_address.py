@@ -10,6 +10,7 @@ import os
 import pytest
 
 from keras_strom import errors
+from keras_strom.doctor import hosts as doctors_hosts
 from keras_strom.job import network
 from keras_strom.job.interfaces import InterfaceAddress
 from keras_strom.job.network import NetworkConfig
@@ -65,6 +66,10 @@ def test_a_master_listens_where_workers_are_told_to_come_if_it_can(told: str, li
     assert not master_command._is_at(job.master, (listens, 7))
     named = NetworkConfig(master_address=told)
     assert master_command._listening_host(named, None, told_of.append) == listens
+    assert doctors_hosts._master_host(NetworkConfig(), []) == (
+        "10.99.0.1",
+        "where the default route leads",
+    )
     masked = dataclasses.replace(prepared, network_mask="10.99.0.0/16")
     assert master_command._listening_host(masked, job, told_of.append) == "10.99.0.1"
     assert not told_of
@@ -91,6 +96,9 @@ def test_without_a_default_route_a_master_listens_at_the_only_address(
     monkeypatch.setattr(network, "_routed_from", no_route)
     told_of: list[str] = []
     assert master_command._listening_host(NetworkConfig(), None, told_of.append) == listens
+    host, why = doctors_hosts._master_host(NetworkConfig(), [])
+    assert (host, "the only one" in why) == (listens, listens != "127.0.0.1")
+    assert ("no default route" in why) == (listens == "127.0.0.1")
     if listens != "127.0.0.1":
         assert not told_of
     else:

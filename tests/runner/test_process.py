@@ -322,6 +322,7 @@ def test_a_script_that_python_cannot_read_is_named(
     with WorkerProcess(script(tmp_path, text), PLACE, start=start) as process:
         outcome = process.wait(DEADLINE)
     assert outcome.traceback.startswith(f"it ended with exit code 1: {error}")
+    assert not outcome.may_be_started_again
 
 
 def test_a_progress_bar_is_one_line(start: StartProcess) -> None:

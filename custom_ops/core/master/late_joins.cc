@@ -70,7 +70,7 @@ std::string LateJoins::Misfit(const Member& member, const Announce& announce,
   if (announce.layout != generation.layout()) {
     return WorkerName(member.rank) + "'s model has " + std::to_string(announce.layout.size) +
            " shared values, " + name + " trains " + std::to_string(generation.layout().size) +
-           "; build the same model on every worker";
+           "; build the same model on every worker, and compile it alike";
   }
   if (!(announce.plan == plan_)) {
     return WorkerName(member.rank) + " trains other variables than " + name +

@@ -59,7 +59,7 @@ std::string StartRendezvous::Compare(int32_t rank, const Announce& announce, boo
   if (announce.layout != first.layout) {
     return WorkerName(rank) + "'s model differs from " + WorkerName(other) +
            "'s: " + Describe(announce.layout) + " against " + Describe(first.layout) +
-           "; build the same model on every worker";
+           "; build the same model on every worker, and compile it alike";
   }
   if (!(announce.plan == first.plan)) {
     return WorkerName(rank) + " trains other variables than " + WorkerName(other) +
