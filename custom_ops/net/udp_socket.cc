@@ -372,6 +372,7 @@ bool UdpSocket::Flush() {
     const auto send = options_.send != nullptr ? options_.send : sendmmsg;
     const int sent = send(descriptor_, out.headers.data(), count, MSG_DONTWAIT);
     if (sent > 0) {
+      refusal_ = 0;
       // What was refused as a run passes in single datagrams: this card or kernel cannot cut it.
       // Of the last of a run, which may be shorter than the others, that says nothing.
       if (out.one_by_one && out.pieces[0] == out.runs[out.runs_sent].datagram_bytes) {
@@ -386,12 +387,23 @@ bool UdpSocket::Flush() {
     } else if (errno != EINTR) {
       // It is lost, as on any network; the link recovers it. One that is too long for the interface
       // was to find that out.
-      if (errno != EMSGSIZE) ++send_errors_;
+      if (errno != EMSGSIZE) {
+        ++send_errors_;
+        refusal_ = errno;
+      }
       Advance(1);
     }
   }
   out.run_count = out.runs_sent = out.used = 0;
   return true;
+}
+
+std::string UdpSocket::Refusal() const {
+  if (refusal_ == 0) return "";
+  const std::string words = std::strerror(refusal_);
+  return refusal_ == EPERM || refusal_ == EACCES
+             ? "a firewall on this machine itself holds back what it sends (" + words + ")"
+             : "this machine cannot send (" + words + ")";
 }
 
 // Headers for what comes next, as many as there is room for.

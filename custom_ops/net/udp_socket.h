@@ -75,6 +75,8 @@ class UdpSocket {
   // Sends what is queued. False: the kernel takes no more now, the rest stays queued.
   bool Flush();
   int64_t send_errors() const { return send_errors_; }
+  // Why nothing leaves this machine, in words; empty where the latest datagram has left it.
+  std::string Refusal() const;
   // Datagrams from port 0, which were not given out.
   int64_t unanswerable() const { return unanswerable_; }
 
@@ -100,6 +102,7 @@ class UdpSocket {
   bool drained_ = true;
   int64_t ignored_ = 0;
   int64_t send_errors_ = 0;
+  int refusal_ = 0;  // what the system has answered to the latest send; 0 = that has passed
   int64_t unanswerable_ = 0;
   std::unique_ptr<Incoming> incoming_;
   std::unique_ptr<Outgoing> outgoing_;

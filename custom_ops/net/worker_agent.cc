@@ -22,6 +22,13 @@ std::string Seconds(int64_t ns) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
+// A peer that seems silent may be one to which nothing has been sent.
+Status WithRefusal(Status status, const std::string& refusal) {
+  const bool is_silence = status.code == Code::kMasterLost || status.code == Code::kUnreachable;
+  if (is_silence && !refusal.empty()) status.message += "; " + refusal;
+  return status;
+}
+
 // The last reference may go where a callback of AwaitStep ends, on the agent's own I/O thread,
 // which cannot wait for itself to end.
 void Delete(WorkerAgent* agent, bool on_its_own_thread) {
@@ -570,7 +577,7 @@ void WorkerAgent::TakeEvents() {
   while (auto event = node_.PollEvent()) {
     switch (event->type) {
       case WorkerEvent::Type::kFailed:
-        if (failure_.ok()) failure_ = event->status;
+        if (failure_.ok()) failure_ = WithRefusal(event->status, loop_.socket().Refusal());
         break;
       case WorkerEvent::Type::kStop:
         stop_requested_ = true;

@@ -35,6 +35,8 @@ _IP_MTU = {
 }
 
 _PORT_ASKED_FROM = re.compile(r"\(asked from UDP port (\d+)\)")
+# In UdpSocket::Refusal's words (custom_ops/net/udp_socket.cc).
+_NOT_SENT = re.compile(r"(?:a firewall on this machine|this machine cannot send)[^()]*\([^()]*\)")
 _HEARS_NOTHING = re.compile(
     r"(?P<who>\S.*) hears nothing from the master at (?P<master>\S+) \(it asked from UDP "
     r"(?P<own>\S+)\)"
@@ -89,7 +91,7 @@ def verdict(failure: str, status: Mapping[str, Any]) -> str:
         One sentence with what to check; "" where the failure is another one.
     """
     found = _HEARS_NOTHING.search(failure)
-    if found is None:
+    if found is None or _NOT_SENT.search(failure):
         return ""
     who, master = found["who"].rpartition(": ")[2], found["master"]
     own_host, own_port = parse_address(found["own"])
@@ -147,6 +149,8 @@ def _unreachable(who: str, master: HostPort, own_address: str, words: str) -> st
         f"{who} hears nothing from the master at {format_address(master)} (it asked from UDP "
         f"{format_address((own, port))}); "
     )
+    if refused := _NOT_SENT.search(words):
+        return text + refused[0]
     mtu, least = path_mtu(master[0]), least_mtu(own)
     if mtu is not None and mtu < least:
         return text + (

@@ -20,7 +20,7 @@ import pytest
 from keras_strom import NetworkConfig, errors
 from keras_strom.job import network
 from keras_strom.job.credentials import Credentials
-from keras_strom.job.joining import path_mtu, verdict
+from keras_strom.job.joining import explained, path_mtu, verdict
 from keras_strom.relay import JoinInfo, Master, Worker, new_secret
 from keras_strom.runner.console import Console
 from keras_strom.runner.launcher import Job, launch
@@ -65,6 +65,21 @@ def test_an_address_that_only_the_master_knows_points_to_translation() -> None:
     words = verdict(HEARS_NOTHING, status)
     assert "no packet from 10.0.2.4, but some from 192.0.2.7:6000" in words
     assert "address translation between worker 3 and the master" in words
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "a firewall on this machine itself holds back what it sends (Operation not permitted)",
+        "this machine cannot send (Network is unreachable)",
+    ],
+)
+def test_a_worker_that_may_not_send_says_so_and_blames_nobody_else(refusal: str) -> None:
+    words = f"nobody answers at this address; {refusal} (asked from UDP port 40123)"
+    with pytest.raises(errors.Unreachable) as caught, explained("worker 3", ("127.0.0.1", 4000)):
+        raise errors.Unreachable(words)
+    assert str(caught.value).endswith(f"; {refusal}")
+    assert verdict(str(caught.value), {"counters": {"joiners": []}}) == ""
 
 
 @pytest.mark.parametrize("failure", ["", "ValueError: no", "MasterLost: the master is silent"])

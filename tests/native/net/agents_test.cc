@@ -1,10 +1,12 @@
 // A master and workers over real UDP sockets on loopback, each with its I/O thread: the whole
 // native path without TensorFlow. Ports are any free ones; every wait has a deadline.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <future>
@@ -22,6 +24,8 @@
 
 namespace strom {
 namespace {
+
+using testing::HasSubstr;
 
 constexpr int64_t kDeadlineNs = 30'000'000'000;
 constexpr int64_t kElements = 10'000;
@@ -361,6 +365,40 @@ TEST(AgentsTest, AStepWaitsForRoomLongerThanASilentMasterCounts) {
   const Status status = SubmitTwice(agent.get());
   EXPECT_EQ(status.code, Code::kMasterLost) << status.message;
   is_dumb = false;
+}
+
+// The sends of a worker whose own firewall may hold them back.
+std::atomic<bool> is_held_back = false;
+int SendUnlessHeldBack(int descriptor, mmsghdr* messages, unsigned count, int flags) {
+  if (!is_held_back) return sendmmsg(descriptor, messages, count, flags);
+  errno = EPERM;
+  return -1;
+}
+
+TEST(AgentsTest, AFirewallOfTheWorkersOwnIsNotASilentMaster) {
+  const Cluster cluster(1);
+  WorkerAgentOptions options = cluster.WorkerOptions(0);
+  options.socket.send = SendUnlessHeldBack;
+  options.same_host = false;
+  constexpr std::string_view kWords =
+      "a firewall on this machine itself holds back what it sends (Operation not permitted)";
+  std::shared_ptr<WorkerAgent> agent;
+  is_held_back = true;
+  const Status refused = WorkerAgent::Join(options, kDeadlineNs, &agent);
+  EXPECT_EQ(refused.code, Code::kUnreachable) << refused.message;
+  EXPECT_THAT(refused.message, HasSubstr(kWords));
+
+  is_held_back = false;
+  const Status joined = WorkerAgent::Join(options, kDeadlineNs, &agent);
+  ASSERT_TRUE(joined.ok()) << joined.message;
+  is_held_back = true;
+  std::shared_ptr<const std::vector<float>> parameters;
+  const auto values = std::make_shared<std::vector<float>>(kElements, 1.0f);
+  const Status lost =
+      agent->Start({1, kElements, kLayoutHash, "", values}, kDeadlineNs, &parameters);
+  is_held_back = false;
+  EXPECT_EQ(lost.code, Code::kMasterLost) << lost.message;
+  EXPECT_THAT(lost.message, HasSubstr(kWords));
 }
 
 TEST(AgentsTest, TheLastReferenceMayGoOnTheAgentsOwnThread) {
