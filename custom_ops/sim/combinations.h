@@ -38,7 +38,7 @@ bool AnyCombinationOfSome(const std::vector<Choice>& choices, Visit visit) {
   });
 }
 
-// As the joint model of a method with rounds is cut.
+// As a joint model of one shard is cut.
 inline std::vector<ElementRange> PartsOf(const JointPlan& plan) {
   std::vector<ElementRange> parts;
   const int64_t elements = PartElements(plan.method, plan.size());

@@ -26,6 +26,8 @@ constexpr int64_t kEnd = INT64_MAX;
 // What has been given so long ago comes no more.
 constexpr int64_t kComesNoMoreNs = 60'000 * kMillisecond;
 constexpr double kRelativeTolerance = 1e-4;
+// Elements of a shard; more would take long.
+constexpr int64_t kMostElements = int64_t{1} << 12;
 
 bool IsNear(double expected, float value) {
   return std::abs(expected - value) <= kRelativeTolerance * (1 + std::abs(expected));
@@ -40,16 +42,22 @@ bool AreNear(std::span<const double> expected, std::span<const float> values) {
 CyclesOfShards::CyclesOfShards(const JointPlan& plan, std::optional<std::vector<float>> start,
                                StruckRanks* struck, ModelTally* tally)
     : GivenModels(plan, struck, tally) {
+  const int64_t elements = PartElements(plan.method, plan.size());
   for (int32_t number = 0; number < plan.method.phases; ++number) {
     Shard& shard = shards_.emplace_back();
     shard.range = ShardOf(plan.size(), plan.method.phases, number);
     shard.last_tick = number - plan.method.phases;
-    shard.is_known = start && shard.range.size <= kPartElements;
+    shard.is_known = start && shard.range.size <= kMostElements;
     if (!shard.is_known) continue;
-    const auto from = start->begin() + shard.range.offset;
-    shard.joint.assign(from, from + shard.range.size);
-    shard.trajectory.resize(shard.joint.size());
-    shard.targets[Hash(AsBytes(std::span<const float>(shard.joint)))] = INT64_MIN;
+    const std::span<const float> joint = Of(*start, shard.range);
+    for (int64_t at = 0; at < shard.range.size; at += elements) {
+      Part& part = shard.parts.emplace_back();
+      part.range = {at, std::min(elements, shard.range.size - at)};
+      const std::span<const float> here = Of(joint, part.range);
+      part.joint.assign(here.begin(), here.end());
+      part.trajectory.resize(part.joint.size());
+    }
+    shard.targets[Hash(AsBytes(joint))] = INT64_MIN;
   }
 }
 
@@ -61,7 +69,9 @@ void CyclesOfShards::Join(int32_t rank, bool late) {
 
 void CyclesOfShards::Drain(int32_t rank) {
   for (Shard& shard : shards_) {
-    for (Snapshot& snapshot : shard.pending) snapshot.is_held |= snapshot.rank == rank;
+    for (Part& part : shard.parts) {
+      for (Snapshot& snapshot : part.pending) snapshot.is_held |= snapshot.rank == rank;
+    }
   }
 }
 
@@ -79,7 +89,7 @@ void CyclesOfShards::Note(Given given) {
                     std::nullopt,
                     given.now_ns,
                     WeightOf(given.steps),
-                    std::move(given.values),
+                    std::make_shared<const std::vector<float>>(std::move(given.values)),
                     struck_->CalmSince(given.rank),
                     struck_->Has(given.rank),
                     false};
@@ -89,10 +99,12 @@ void CyclesOfShards::Note(Given given) {
     snapshot.tick = static_cast<int64_t>(given.mark);
     shard.asked_ns.try_emplace(*snapshot.tick, given.now_ns);
   }
-  std::erase_if(shard.pending, [&](const Snapshot& earlier) {
-    return earlier.given_ns < given.now_ns - kComesNoMoreNs && struck_->Has(earlier.rank);
-  });
-  if (snapshot.weight > 0 && shard.is_known) shard.pending.push_back(std::move(snapshot));
+  for (Part& part : shard.parts) {
+    std::erase_if(part.pending, [&](const Snapshot& earlier) {
+      return earlier.given_ns < given.now_ns - kComesNoMoreNs && struck_->Has(earlier.rank);
+    });
+    if (snapshot.weight > 0) part.pending.push_back(snapshot);
+  }
 }
 
 std::string CyclesOfShards::Take(int32_t /*rank*/, std::span<const float> /*values*/) {
@@ -104,45 +116,64 @@ double CyclesOfShards::Ramp(int64_t cycles) const {
   return length <= 0 ? 1 : std::min(static_cast<double>(cycles) / length, 1.0);
 }
 
-// An element after so many cycles more: (8), (9) and (4).
-CyclesOfShards::Element CyclesOfShards::Advance(const Shard& shard, const Assignment& assignment,
-                                                int64_t cycles, size_t element,
-                                                double* gamma) const {
-  Element now{shard.joint[element], shard.trajectory[element]};
+CyclesOfShards::Course CyclesOfShards::Course::First(int64_t cycles) const {
+  Course first{{changes.begin(), changes.begin() + cycles}, of_parts};
+  for (Assignment& assignment : first.of_parts) {
+    for (int64_t& cycle : assignment) cycle = cycle < cycles ? cycle : -1;
+  }
+  return first;
+}
+
+double CyclesOfShards::GammaAfter(const Shard& shard, const Changes& changes) const {
+  const int64_t more = std::count(changes.begin(), changes.end(), true);
+  return more == 0 ? shard.gamma : plan_.method.gamma * Ramp(shard.cycles + more - 1);
+}
+
+// An element of a part after these cycles: (8), (9) and (4).
+CyclesOfShards::Element CyclesOfShards::Advance(const Shard& shard, const Part& part,
+                                                const Changes& changes,
+                                                const Assignment& assignment,
+                                                size_t element) const {
+  Element now{part.joint[element], part.trajectory[element]};
+  const size_t in_shard = static_cast<size_t>(part.range.offset) + element;
   int64_t finished = shard.cycles;
-  *gamma = shard.gamma;
-  for (int64_t cycle = 0; cycle < cycles; ++cycle) {
+  for (size_t cycle = 0; cycle < changes.size(); ++cycle) {
     double sum = 0, weight = 0;
     for (size_t i = 0; i < assignment.size(); ++i) {
-      if (assignment[i] != cycle) continue;
-      const Snapshot& snapshot = shard.pending[i];
-      sum += snapshot.weight * static_cast<double>(snapshot.values[element]);
+      if (assignment[i] != static_cast<int64_t>(cycle)) continue;
+      const Snapshot& snapshot = part.pending[i];
+      sum += snapshot.weight * static_cast<double>((*snapshot.values)[in_shard]);
       weight += snapshot.weight;
     }
-    if (weight == 0) continue;
-    const double beta = std::pow(plan_.method.beta, Ramp(finished));
-    const double change = beta * (sum / weight - now.joint), delta = plan_.method.delta;
-    now.trajectory = static_cast<float>(delta * now.trajectory + (1 - delta) * change);
-    now.joint = static_cast<float>(now.joint + change);
-    *gamma = plan_.method.gamma * Ramp(finished);
-    ++finished;
+    if (weight > 0) {
+      const double beta = std::pow(plan_.method.beta, Ramp(finished));
+      const double change = beta * (sum / weight - now.joint), delta = plan_.method.delta;
+      now.trajectory = static_cast<float>(delta * now.trajectory + (1 - delta) * change);
+      now.joint = static_cast<float>(now.joint + change);
+    }
+    finished += changes[cycle] ? 1 : 0;
   }
   return now;
 }
 
-bool CyclesOfShards::Fits(const Shard& shard, const Assignment& assignment, int64_t cycles,
-                          bool is_target, std::span<const float> values) const {
+bool CyclesOfShards::Fits(const Shard& shard, const Part& part, const Changes& changes,
+                          const Assignment& assignment, bool is_target,
+                          std::span<const float> values) const {
+  for (const int64_t cycle : assignment) {
+    if (cycle >= 0 && !changes[static_cast<size_t>(cycle)]) return false;
+  }
+  const double gamma = is_target ? GammaAfter(shard, changes) : 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    double gamma = 0;
-    const Element made = Advance(shard, assignment, cycles, i, &gamma);
-    const double expected = made.joint + (is_target ? gamma * made.trajectory : 0);  // (5)
-    if (!IsNear(expected, values[i])) return false;
+    const Element made = Advance(shard, part, changes, assignment, i);
+    if (!IsNear(made.joint + gamma * made.trajectory, values[i])) return false;  // (5)
   }
   return true;
 }
 
 void CyclesOfShards::NoteStruck(Shard* shard) {
-  for (Snapshot& snapshot : shard->pending) snapshot.may_be_lost |= struck_->Has(snapshot.rank);
+  for (Part& part : shard->parts) {
+    for (Snapshot& snapshot : part.pending) snapshot.may_be_lost |= struck_->Has(snapshot.rank);
+  }
 }
 
 // The cycles that a snapshot may be in, of those for which these ticks have asked.
@@ -169,42 +200,44 @@ CyclesOfShards::Assignment CyclesOfShards::Allowed(const Shard& shard, const Sna
   return allowed;
 }
 
-void CyclesOfShards::Install(Shard* shard, const Assignment& assignment, int64_t cycles) {
+void CyclesOfShards::Install(Shard* shard, const Course& course) {
   // Who is as good as new may have lost what it has given before.
   for (Shard& one : shards_) NoteStruck(&one);
-  for (size_t i = 0; i < shard->joint.size(); ++i) {
-    double gamma = 0;
-    const Element made = Advance(*shard, assignment, cycles, i, &gamma);
-    // The number of cycles is that of before until the last element.
-    shard->joint[i] = static_cast<float>(made.joint);
-    shard->trajectory[i] = static_cast<float>(made.trajectory);
-    if (i + 1 == shard->joint.size()) shard->gamma = gamma;
+  for (size_t p = 0; p < shard->parts.size(); ++p) {
+    Part& part = shard->parts[p];
+    const Assignment& assignment = course.of_parts[p];
+    for (size_t i = 0; i < part.joint.size(); ++i) {
+      const Element made = Advance(*shard, part, course.changes, assignment, i);
+      part.joint[i] = static_cast<float>(made.joint);
+      part.trajectory[i] = static_cast<float>(made.trajectory);
+    }
+    std::vector<Snapshot> left;
+    for (size_t i = 0; i < assignment.size(); ++i) {
+      if (assignment[i] < 0) {
+        left.push_back(std::move(part.pending[i]));
+      } else if (p + 1 == shard->parts.size()) {  // parts come in order
+        struck_->Heal(part.pending[i].rank, part.pending[i].calm_since);
+      }
+    }
+    part.pending = std::move(left);
   }
-  std::vector<Snapshot> left;
-  for (int64_t cycle = 0; cycle < cycles; ++cycle) {
-    const bool any = std::find(assignment.begin(), assignment.end(), cycle) != assignment.end();
-    shard->cycles += any ? 1 : 0;
-  }
-  for (size_t i = 0; i < assignment.size(); ++i) {
-    if (assignment[i] < 0)
-      left.push_back(std::move(shard->pending[i]));
-    else
-      struck_->Heal(shard->pending[i].rank, shard->pending[i].calm_since);
-  }
-  shard->pending = std::move(left);
+  shard->gamma = GammaAfter(*shard, course.changes);
+  shard->cycles += std::count(course.changes.begin(), course.changes.end(), true);
 }
 
 // The targets of all of these cycles but the last.
-void CyclesOfShards::NoteUnseen(Shard* shard, const Assignment& assignment, int64_t cycles) {
-  for (int64_t first = 1; first < cycles; ++first) {
-    Assignment of_first = assignment;
-    for (int64_t& cycle : of_first) cycle = cycle < first ? cycle : -1;
-    std::vector<double>& target = shard->unseen[2 * shard->last_tick + first];
+void CyclesOfShards::NoteUnseen(Shard* shard, const Course& course) {
+  for (int64_t cycles = 1; cycles < std::ssize(course.changes); ++cycles) {
+    const Course first = course.First(cycles);
+    const double gamma = GammaAfter(*shard, first.changes);
+    std::vector<double>& target = shard->unseen[2 * shard->last_tick + cycles];
     target.clear();
-    for (size_t i = 0; i < shard->joint.size(); ++i) {
-      double gamma = 0;
-      const Element made = Advance(*shard, of_first, first, i, &gamma);
-      target.push_back(made.joint + gamma * made.trajectory);
+    for (size_t p = 0; p < shard->parts.size(); ++p) {
+      const Part& part = shard->parts[p];
+      for (size_t i = 0; i < part.joint.size(); ++i) {
+        const Element made = Advance(*shard, part, first.changes, first.of_parts[p], i);
+        target.push_back(made.joint + gamma * made.trajectory);
+      }
     }
   }
 }
@@ -222,23 +255,81 @@ std::optional<int64_t> CyclesOfShards::Find(Shard* shard, std::span<const float>
   return std::nullopt;
 }
 
+// What is allowed for `part`, where each snapshot that was pending for the part before it is in the
+// cycle in which it is there.
+std::vector<CyclesOfShards::Assignment> CyclesOfShards::AsInPart(const Part& before,
+                                                                 const Assignment& assignment,
+                                                                 const Part& part,
+                                                                 std::vector<Assignment> allowed) {
+  for (size_t i = 0; i < part.pending.size(); ++i) {
+    for (size_t j = 0; j < before.pending.size(); ++j) {
+      if (before.pending[j].values == part.pending[i].values) allowed[i] = {assignment[j]};
+    }
+  }
+  return allowed;
+}
+
+// One in which these cycles have changed it, and only these; nullopt = there is none. `allowed`:
+// of each part the cycles of each snapshot.
+std::optional<CyclesOfShards::Course> CyclesOfShards::CourseTo(
+    const Shard& shard, const Changes& changes, const std::vector<std::vector<Assignment>>& allowed,
+    bool is_target, std::span<const float> values) const {
+  Course course{changes, {}};
+  Changes seen(changes.size());
+  for (size_t p = 0; p < shard.parts.size(); ++p) {
+    const Part& part = shard.parts[p];
+    const auto fits = [&](const Assignment& assignment) {
+      if (!Fits(shard, part, changes, assignment, is_target, Of(values, part.range))) return false;
+      for (const int64_t cycle : assignment) {
+        if (cycle >= 0) seen[static_cast<size_t>(cycle)] = true;
+      }
+      course.of_parts.push_back(assignment);
+      return true;
+    };
+    // The last part may be so short that several would fit it.
+    const bool as_before =
+        p > 0 && AnyCombination(
+                     AsInPart(shard.parts[p - 1], course.of_parts.back(), part, allowed[p]), fits);
+    if (!as_before && !AnyCombination(allowed[p], fits)) return std::nullopt;
+  }
+  return seen == changes ? std::optional(std::move(course)) : std::nullopt;
+}
+
 // Whether they follow from what is known, by cycles for which these ticks have asked; nullopt where
 // there are too many ways in which they may.
 std::optional<bool> CyclesOfShards::Explain(Shard* shard, std::span<const int64_t> ticks,
                                             bool is_target, std::span<const float> values) {
   NoteStruck(shard);
-  std::vector<Assignment> allowed;
-  double ways = 1;
-  for (const Snapshot& snapshot : shard->pending) {
-    allowed.push_back(Allowed(*shard, snapshot, ticks));
-    ways *= static_cast<double>(allowed.back().size());
+  std::vector<std::vector<Assignment>> allowed;
+  Changes may(ticks.size()), must(ticks.size());  // change the shard
+  double most_ways = 1;
+  for (const Part& part : shard->parts) {
+    std::vector<Assignment>& of_part = allowed.emplace_back();
+    double ways = 1;
+    for (const Snapshot& snapshot : part.pending) {
+      const Assignment& cycles = of_part.emplace_back(Allowed(*shard, snapshot, ticks));
+      ways *= static_cast<double>(cycles.size());
+      for (const int64_t cycle : cycles) {
+        if (cycle < 0) continue;
+        may[static_cast<size_t>(cycle)] = true;
+        if (cycles.size() == 1) must[static_cast<size_t>(cycle)] = true;
+      }
+    }
+    most_ways = std::max(most_ways, ways);
   }
-  if (ways > kMostAssignments) return std::nullopt;
-  const auto cycles = std::ssize(ticks);
-  return AnyCombination(allowed, [&](const Assignment& assignment) {
-    if (!Fits(*shard, assignment, cycles, is_target, values)) return false;
-    NoteUnseen(shard, assignment, cycles);
-    Install(shard, assignment, cycles);
+  std::vector<std::vector<bool>> choices;
+  for (size_t cycle = 0; cycle < ticks.size(); ++cycle) {
+    std::vector<bool>& choice = choices.emplace_back();
+    if (may[cycle]) choice.push_back(true);
+    if (!must[cycle]) choice.push_back(false);
+    most_ways *= static_cast<double>(choice.size());
+  }
+  if (most_ways > kMostAssignments) return std::nullopt;
+  return AnyCombination(choices, [&](const Changes& changes) {
+    const auto course = CourseTo(*shard, changes, allowed, is_target, values);
+    if (!course) return false;
+    NoteUnseen(shard, *course);
+    Install(shard, *course);
     shard->last_tick = ticks.back();
     return true;
   });
@@ -274,7 +365,8 @@ std::string CyclesOfShards::TakeTarget(int32_t rank, int32_t number, uint64_t ti
   ++tally_->checked;
   if (!*fits) {
     return "installs a target of shard " + std::to_string(number) + " that the " +
-           std::to_string(shard.pending.size()) + " snapshots which were given do not make";
+           std::to_string(shard.parts.front().pending.size()) +
+           " snapshots which were given do not make";
   }
   const int64_t order = 2 * shard.last_tick;
   shard.had[rank] = shard.targets[Hash(AsBytes(values))] = order;
@@ -307,7 +399,7 @@ std::string CyclesOfShards::End(std::span<const float> values) {
     ++(fits ? tally_->checked : tally_->unchecked);
     shard.is_known = false;  // Who has stood still may install an old target yet.
     if (fits == false) {
-      return "has an x~ at the end that the " + std::to_string(shard.pending.size()) +
+      return "has an x~ at the end that the " + std::to_string(shard.parts.front().pending.size()) +
              " last snapshots which were given do not make";
     }
   }

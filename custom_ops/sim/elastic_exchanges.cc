@@ -6,16 +6,15 @@
 #include <numeric>
 #include <utility>
 
-#include "core/joint/joint_model.h"
-
 namespace strom {
 
 namespace {
 
 constexpr size_t kRememberedAnswers = 30;
 constexpr double kCoefficientTolerance = .02;
-// Of the sum of a few roundings of numbers below some thousands.
+// Of the sum of a few roundings of numbers below some thousands, and of larger ones.
 constexpr double kElementTolerance = 1e-2;
+constexpr double kRelativeTolerance = 1e-6;
 constexpr double kSingular = 1e-9;
 constexpr double kLeastShare = .05;
 
@@ -82,7 +81,6 @@ void ElasticExchanges::Join(int32_t rank, bool /*late*/) {
 }
 
 void ElasticExchanges::Note(Given given) {
-  if (plan_.size() > kPartElements) return;  // it would be much, and is not judged
   const bool is_last = given.mark >= kFirstLastMark;
   given_lasts_ += is_last ? 1 : 0;
   const bool moves = is_last ? plan_.method.alpha > 0
@@ -107,18 +105,21 @@ std::string ElasticExchanges::Name(size_t number) const {
          std::to_string(given_[number].rank);
 }
 
-// A model of several parts is sent part by part, and each is as it is then. And what x~ has moved
-// away from by nearly all cannot be seen in it any more.
+// What x~ has moved away from by nearly all cannot be seen in it any more.
 bool ElasticExchanges::CanRead() const {
-  return plan_.size() <= kPartElements &&
-         std::pow(1 - plan_.method.alpha, static_cast<double>(given_lasts_)) > kLeastShare;
+  return std::pow(1 - plan_.method.alpha, static_cast<double>(given_lasts_)) > kLeastShare;
 }
 
 // What moves nothing is in everything.
 ElasticExchanges::Numbers ElasticExchanges::Candidates(const Answer& before) const {
   Numbers numbers;
+  auto contained = before.contains.begin();
   for (size_t number = 0; number < given_.size(); ++number) {
-    if (given_[number].moves && !before.contains.contains(number)) numbers.insert(number);
+    if (contained != before.contains.end() && *contained == number) {
+      ++contained;
+    } else if (given_[number].moves) {
+      numbers.push_back(number);
+    }
   }
   return numbers;
 }
@@ -144,7 +145,10 @@ std::optional<std::string> ElasticExchanges::Read(const Answer& before,
   if (columns.size() > values.size() / 2) return std::nullopt;
   const auto coefficients = Solve(columns, moved);
   if (!coefficients) return std::nullopt;
-  if (FurthestOff(columns, *coefficients, moved) > kElementTolerance) {
+  float largest = 0;
+  for (const float value : values) largest = std::max(largest, std::abs(value));
+  const double tolerance = std::max(kElementTolerance, kRelativeTolerance * largest);
+  if (FurthestOff(columns, *coefficients, moved) > tolerance) {
     return "has an x~ that is no sum of what was given, and of what others have got before";
   }
   *answer = {before.contains, {values.begin(), values.end()}};
@@ -160,7 +164,7 @@ std::string ElasticExchanges::ReadCoefficients(const Numbers& candidates,
   for (const size_t number : candidates) {
     const double coefficient = coefficients[at++];
     if (IsAbout(coefficient, 0)) continue;
-    answer->contains.insert(number);
+    answer->contains.push_back(number);
     if (given_[number].is_last) {
       of_lasts.push_back(coefficient);
       continue;
@@ -173,6 +177,7 @@ std::string ElasticExchanges::ReadCoefficients(const Numbers& candidates,
     return "has an x~ that has " + Name(number) + " in it " + std::to_string(coefficient) +
            " times";
   }
+  std::sort(answer->contains.begin(), answer->contains.end());
   std::sort(of_lasts.begin(), of_lasts.end(), std::greater<>());
   for (size_t i = 0; i < of_lasts.size(); ++i) {
     const double once = plan_.method.alpha * std::pow(stays, static_cast<double>(i));
@@ -205,7 +210,7 @@ std::string ElasticExchanges::Take(int32_t rank, std::span<const float> values) 
     const Thing& thing = given_[number];
     const bool is_own = thing.rank == rank && thing.attempt == attempts_[rank];
     if (is_own && number >= first_certain_ && number < question.given &&
-        !answer.contains.contains(number)) {
+        !std::binary_search(answer.contains.begin(), answer.contains.end(), number)) {
       return "has an x~ that lacks what it has itself given before";
     }
   }

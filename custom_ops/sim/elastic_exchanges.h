@@ -1,4 +1,5 @@
-// The truth that EASGD's exchanges are judged by: x~ is where the generation began, plus
+// The truth that EASGD's exchanges are judged by, for one part of a model, as parts are sent one
+// after the other, each as it is then. x~ is where the generation began, plus
 // differences that workers have given, and moved towards the last snapshots of those who have
 // ended, by each once, all within the rounding of these sums.
 //
@@ -11,8 +12,7 @@
 // What is in an x~ is what solves the sum by least squares: of many elements and few things given
 // there is one solution, and a difference that counts twice has a 2 in it. After m snapshots that
 // x~ has moved towards by alpha, what was there before them is there (1 - alpha)^m times; where
-// that is next to nothing x~ is not judged any more. Neither are models of several parts, which
-// come part by part, each as it is then.
+// that is next to nothing x~ is not judged any more.
 #ifndef KERAS_STROM_SIM_ELASTIC_EXCHANGES_H_
 #define KERAS_STROM_SIM_ELASTIC_EXCHANGES_H_
 
@@ -20,7 +20,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,7 +43,7 @@ class ElasticExchanges final : public GivenModels {
   void Note(Given given) override;
 
  private:
-  using Numbers = std::set<size_t>;  // of things given
+  using Numbers = std::vector<size_t>;  // of things given, ascending
   struct Thing {
     int32_t rank = 0;
     int32_t attempt = 0;   // processes of this rank so far

@@ -185,9 +185,12 @@ JointPlan DrawPlan(uint64_t seed, SimulatedLinks links, int64_t* layout_size) {
     method.steps = random.Between(1, 20);
   }
   if (method.kind == STROM_SPARKNET) method.bfloat16 = random.Chance(.5) ? 1 : 0;
-  // Now and then of several parts, where no line makes them take longer than the laws are patient.
+  // Now and then of parts of full length, where no line makes them take longer than the laws are
+  // patient.
   const bool is_large = random.Chance(.01) && links == SimulatedLinks::kMemory;
-  const int64_t first = is_large ? 3 * kPartElements + random.Below(1000) : random.Between(48, 200);
+  // Of a part of EASGD's what was given is read, and it has to be longer than that is much.
+  const int64_t small = random.Between(48, 200) * (method.kind == STROM_EASGD ? 8 : 1);
+  const int64_t first = is_large ? 3 * kPartElements + random.Below(1000) : small;
   plan.ranges = {{random.Below(5), first}};
   if (random.Chance(.5)) plan.ranges.push_back({plan.ranges[0].end() + random.Between(1, 5), 7});
   *layout_size = plan.ranges.back().end() + random.Below(4);

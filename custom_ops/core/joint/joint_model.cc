@@ -15,6 +15,8 @@ constexpr int64_t kCut = 16;
 // Rounds: into so many parts at least, of at most so many elements.
 constexpr int64_t kPartsOfRound = 16;
 constexpr int64_t kMostOfRound = int64_t{1} << 16;
+// Elsewhere.
+constexpr int64_t kParts = 8;
 // Of a part at once, while sums are in the processor's caches.
 constexpr int64_t kSummedElements = int64_t{1} << 11;
 // The number comes from a file, and goes on from there.
@@ -41,8 +43,9 @@ ElementRange ShardOf(int64_t size, int32_t shards, int32_t shard) {
 }
 
 int64_t PartElements(const strom_method& method, int64_t size) {
-  if (method.kind != STROM_SPARKNET && method.kind != STROM_EASGD_SYNCHRONOUS) return kPartElements;
-  return std::clamp(size / kPartsOfRound / kCut * kCut, kCut, kMostOfRound);
+  const bool has_rounds = method.kind == STROM_SPARKNET || method.kind == STROM_EASGD_SYNCHRONOUS;
+  const int64_t parts = has_rounds ? kPartsOfRound : kParts;
+  return std::clamp(size / parts / kCut * kCut, kCut, has_rounds ? kMostOfRound : kPartElements);
 }
 
 void MeanInOrder(std::span<const std::vector<float>> values, std::span<float> mean) {

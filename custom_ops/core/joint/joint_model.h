@@ -24,9 +24,9 @@ namespace strom {
 // Shards are cut into parts of at most so many elements. A part is what one chunk carries.
 inline constexpr int64_t kPartElements = int64_t{1} << 18;
 
-// Elements of a part, the last one of a shard shorter: a multiple of 16. In rounds, in which a
-// part's mean leaves while later parts still come, parts are shorter, so that there are several of
-// a small model, too.
+// Elements of a part, the last one of a shard shorter: a multiple of 16. A small model has several
+// parts too, so that one is added while the next comes, and in rounds, in which a part's mean
+// leaves while later parts still come, more of them.
 int64_t PartElements(const strom_method& method, int64_t size);
 
 // Where shard number `shard` of `shards` lies: equal ranges, cut at multiples of 16 elements.

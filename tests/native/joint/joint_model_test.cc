@@ -124,8 +124,11 @@ TEST(JointModelTest, ARoundsMeanHasTheSameBitsInWhateverOrderValuesCome) {
   EXPECT_THAT(means[0], Each(static_cast<float>(3e-8f / 4.0)));
 }
 
-TEST(JointModelTest, ARoundHasSeveralPartsOfASmallModelToo) {
-  EXPECT_EQ(PartElements(Mpca(1), 225034), kPartElements);
+TEST(JointModelTest, ASmallModelHasSeveralPartsTooAndARoundHasMore) {
+  EXPECT_EQ(PartElements(Mpca(1), 225034), 28128);
+  EXPECT_EQ(JointModel(Mpca(1), std::vector<float>(225034)).last_part(0), 9);
+  EXPECT_EQ(PartElements(Mpca(1), 5), 16);
+  EXPECT_EQ(PartElements(Mpca(1), int64_t{1} << 40), kPartElements);
   EXPECT_EQ(PartElements(Rounds(), 225034) % 16, 0);
   EXPECT_EQ(JointModel(Rounds(), std::vector<float>(225034)).last_part(0), 17);
   EXPECT_EQ(PartElements(Rounds(), 5), 16);
