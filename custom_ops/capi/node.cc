@@ -254,12 +254,12 @@ int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size, u
         return {Code::kInvalidArgument, "a joint model has finished 0 cycles or more"};
       g.cycles = static_cast<uint64_t>(cycles);
       g.plan.method = *method;
-      for (int64_t i = 0; i < range_count; ++i) {
-        g.plan.ranges.push_back({ranges[i].offset, ranges[i].size});
-      }
-      Status valid = CheckPlan(g.plan, size);
-      if (!valid.ok()) return valid;
     }
+    for (int64_t i = 0; i < range_count; ++i) {
+      g.plan.ranges.push_back({ranges[i].offset, ranges[i].size});
+    }
+    Status valid = CheckPlan(g.plan, size);
+    if (!valid.ok()) return valid;
     if (own) g.values = std::make_shared<std::vector<float>>(own, own + size);
     std::shared_ptr<const std::vector<float>> values;
     Status status = agent.Start(std::move(g), timeout_ns, &values);

@@ -229,8 +229,8 @@ class WorkerNode(JoinedNode):
                 equals those need not come over the network. None, which the chief may not give:
                 it has none.
             method: equal on all workers; None = updates are shared.
-            ranges: of a method (offset, size) of what the joint model consists of, in the flat
-                space; ascending, apart, equal on all workers.
+            ranges: (offset, size) of what is trained, of a method what the joint model consists of,
+                in the flat space; ascending, apart, equal on all workers.
             cycles: what `joint_cycles` was at the end of the training that goes on, or in its
                 checkpoint; the most of all workers counts. 0 = training begins.
             timeout: seconds.

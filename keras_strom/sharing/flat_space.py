@@ -49,6 +49,22 @@ class Entry:
         return list(self.variable.values) if several else [self.variable]
 
 
+def ranges_of(entries: Iterable[Entry]) -> list[tuple[int, int]]:
+    """(offset, size) of what they cover in the flat space, neighbours merged.
+
+    Args:
+        entries: in flat order.
+    """
+    ranges: list[tuple[int, int]] = []
+    for entry in entries:
+        if ranges and sum(ranges[-1]) == entry.offset:
+            begin, size = ranges.pop()
+            ranges.append((begin, size + entry.size))
+        elif entry.size:
+            ranges.append((entry.offset, entry.size))
+    return ranges
+
+
 class FlatSpace:
     """An append-only list of float32 variables.
 

@@ -21,7 +21,7 @@ from keras_strom._native.library import nanoseconds
 from keras_strom._native.local_model import LocalModel
 from keras_strom._native.ops import operations
 from keras_strom.method import MPCA, Method
-from keras_strom.sharing.flat_space import Entry, FlatSpace, update_copies
+from keras_strom.sharing.flat_space import Entry, FlatSpace, ranges_of, update_copies
 from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.optimizers import learning_rates_of, scales_loss
 from keras_strom.sharing.pull_statistics import PULL_LENGTH, PullStatistics
@@ -136,13 +136,7 @@ class _Joint:
         sizes = [entry.size for entry in entries]
         self.offsets = [int(offset) for offset in np.cumsum([0, *sizes])[:-1]]
         self.size = sum(sizes)
-        self.ranges: list[tuple[int, int]] = []
-        for entry in entries:
-            if self.ranges and sum(self.ranges[-1]) == entry.offset:
-                begin, size = self.ranges.pop()
-                self.ranges.append((begin, size + entry.size))
-            elif entry.size:
-                self.ranges.append((entry.offset, entry.size))
+        self.ranges = ranges_of(entries)
 
     def tensors(self) -> list[Any]:
         """The values of the variables; they share the buffers, nothing is copied."""

@@ -20,7 +20,7 @@ import tensorflow as tf
 from keras_strom import errors
 from keras_strom._native.replica import HandedOver
 from keras_strom.method import MethodNumbers, check_cycles
-from keras_strom.sharing.flat_space import Entry, FlatSpace
+from keras_strom.sharing.flat_space import Entry, FlatSpace, ranges_of
 from keras_strom.sharing.rate_history import RateHistory
 from keras_strom.sharing.step_trace import StepTrace
 
@@ -33,7 +33,7 @@ class JointPlan(NamedTuple):
 
     Attributes:
         method: None = there is none, updates are shared.
-        ranges: (offset, size) of the flat space that it consists of.
+        ranges: (offset, size) of the flat space that it consists of, or that is trained.
         cycles: that it has finished already: in an earlier training, or when the checkpoint was
             made from which this one goes on.
     """
@@ -162,13 +162,15 @@ class TrainingStep(abc.ABC):
     def plan(self, trained: list[Entry]) -> JointPlan:
         """Before the start: what joint model there is to be of the variables that are trained.
 
+        Without one it says which are, so that a worker that trains others is refused.
+
         Args:
             trained: in flat order, the same on all workers.
 
         Raises:
             UnsupportedModel: the method cannot train such a model.
         """
-        return JointPlan()
+        return JointPlan(ranges=ranges_of(trained))
 
     def extend(self, size: int) -> None:
         """Grows what is kept of the flat space to `size` elements."""

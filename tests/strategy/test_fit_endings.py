@@ -363,6 +363,22 @@ def test_a_fit_without_one_who_has_ended_says_so(tmp_path: Path) -> None:
     assert done.stdout.count("worker 1 has ended, so this training begins without its part") == 1
 
 
+def test_a_fit_of_a_new_model_without_the_chief_who_has_ended_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "ends_early.py"
+    script.write_text(
+        "import keras, numpy as np, keras_strom\n"
+        "strategy = keras_strom.StromStrategy()\n"
+        "for units in (1,) if keras_strom.is_chief() else (1, 2):\n"
+        "    with strategy.scope():\n"
+        "        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(units)])\n"
+        "        model.compile('sgd', 'mse')\n"
+        "    model.fit(np.ones((8, 2)), np.ones((8, units)), verbose=0)\n"
+    )
+    done = launch(script)
+    assert done.returncode == 1
+    assert "worker 0, with whose values a new model begins, takes no part" in done.stderr
+
+
 def test_the_others_of_a_script_that_fails_between_two_fits_hear_why(tmp_path: Path) -> None:
     script = tmp_path / "fails_between.py"
     script.write_text(

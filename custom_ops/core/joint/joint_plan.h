@@ -31,7 +31,7 @@ inline std::span<const float> Of(std::span<const float> values, const ElementRan
 
 struct JointPlan {
   strom_method method{};             // STROM_UPDATE_SHARING: there is no joint model
-  std::vector<ElementRange> ranges;  // ascending and apart
+  std::vector<ElementRange> ranges;  // that are trained; ascending and apart
 
   bool IsJoint() const { return method.kind != STROM_UPDATE_SHARING; }
   bool IsMpca() const { return method.kind == STROM_MPCA; }

@@ -549,8 +549,13 @@ std::optional<std::string> MasterFits::StartIfReady(int64_t now_ns) {
     if (member.state != Member::State::kLive || !rendezvous_.TakesPart(rank)) continue;
     if (!has_values) {
       host_->Fail(rank, Code::kRefused,
-                  "the chief's values do not fill the model's " + std::to_string(layout.size) +
-                      " parameters, and the master has none of its own");
+                  (chiefs != nullptr ? "the chief's values do not fill the model's " +
+                                           std::to_string(layout.size) + " parameters"
+                                     : WorkerName(kChiefRank) +
+                                           ", with whose values a new model begins, takes no part "
+                                           "in this training (all workers must call fit equally "
+                                           "often)") +
+                      ", and the master has none of its own");
       continue;
     }
     origins[rank] = member.origin;

@@ -121,6 +121,11 @@ def main(case: str) -> None:
     with strategy.scope():
         large_enough = 16 if case in ("methods", "a method on one") else 2
         model = build(hidden=3 if case == "models" and odd else large_enough)
+        if case == "frozen on one":
+            model.layers[0].trainable = not odd
+            model.compile("sgd", "mse", jit_compile=False)
+        if case == "optimizers":
+            model.compile("sgd" if odd else "adam", "mse", jit_compile=False)
     rows = 1 if case == "one_row" else 16
     try:
         model.fit(np.ones((rows, 2)), np.ones((rows, 1)), batch_size=4, verbose=0)
