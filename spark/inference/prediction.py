@@ -119,7 +119,11 @@ def _counted(
         for piece in _pieces(inference, batch):
             if steps == 0:
                 model.reset_metrics()
-            model.test_on_batch(*piece)
+                model.test_on_batch(*piece)
+            else:
+                # From Keras 3.15 on `test_on_batch` forgets what metrics have counted before.
+                x, y, weight = keras.utils.unpack_x_y_sample_weight(piece)
+                model.test_function(iter([(x, y, weight)]))
             steps += 1
     return [np.asarray(variable) for variable in metric_state(model)] if steps else None
 

@@ -190,6 +190,16 @@ def test_evaluate_and_score_are_those_of_keras_on_all_rows(
     assert np.mean([row["hard"] for row in scored]) == pytest.approx(expected["loss"], rel=1e-3)
 
 
+@pytest.mark.parametrize("rows_a_step", [7, ROWS])
+def test_evaluate_counts_all_rows_however_many_a_step_has(
+    trained: StromModel, flowers: Any, rows_a_step: int
+) -> None:
+    expected = trained.evaluate(flowers)
+    one_partition = flowers.coalesce(1)
+    found = trained.copy({trained.getParam("val_batch_size"): rows_a_step}).evaluate(one_partition)
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
 def test_a_pipeline_is_saved_and_loaded_before_and_after_it_is_fitted(
     flowers: Any, store: Path, tmp_path: Path
 ) -> None:
