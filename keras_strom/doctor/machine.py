@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_strom.doctor.finding import Finding, Grade, of_errors
-from keras_strom.job.machine_limits import available_memory, usable_cores
+from keras_strom.job.machine_limits import available_memory, threads_left, usable_cores
 from keras_strom.job.network import format_address
 from keras_strom.runner.job_file import JobFile
 
 # TensorFlow, Keras and a small model; a larger one needs more.
 _LEAST_MEMORY = 1 << 30
+# TensorFlow's pools and a worker's own, and the BLAS's of NumPy, on a machine of many cores.
+_THREADS = 200
 # A checkpoint is as large as the model, its optimizer's variables and every worker's residual.
 _LEAST_DISK = 1 << 30
 _CLOCK_SECONDS = 1.0
@@ -60,6 +62,8 @@ def findings(workers: int, checkpoint_dir: str | None) -> Iterator[Finding]:
     """Of this machine, for so many workers on it."""
     yield _processors(workers)
     yield _memory(workers)
+    if (left := threads_left()) is not None:
+        yield _threads(workers, left)
     if checkpoint_dir is not None:
         yield _folder(Path(checkpoint_dir))
 
@@ -93,6 +97,18 @@ def _memory(workers: int) -> Finding:
         Grade.WARNING,
         f"{words}: TensorFlow and Keras alone take about {_LEAST_MEMORY / 2**30:g} GiB of each",
         "fewer workers, or --warm-start, with which they share memory",
+    )
+
+
+def _threads(workers: int, left: int) -> Finding:
+    words = f"{left} more threads and processes may run here, {left // workers} for each worker"
+    if left >= workers * _THREADS:
+        return Finding("threads", Grade.GOOD, words)
+    return Finding(
+        "threads",
+        Grade.WARNING,
+        f"{words}: one may have {_THREADS}, and fails where no other can be started",
+        "fewer workers, or a control group with a larger pids.max",
     )
 
 

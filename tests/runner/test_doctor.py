@@ -207,9 +207,69 @@ def test_a_control_group_bounds_cores_and_memory(
     assert available > 4096
 
 
+@pytest.mark.parametrize("version", ["2", "1", "1, and 2 without controllers"])
+def test_the_least_limit_of_all_groups_above_a_process_counts(
+    version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As of Slurm, which limits the job, and has each step in a group below."""
+    monkeypatch.setattr(machine_limits, "_CGROUP", tmp_path)
+    monkeypatch.setattr(machine_limits, "_OWN_GROUPS", tmp_path / "own")
+    if version == "2":
+        own, cpu, memory, pids = "0::/job/step/task\n", "", "", ""
+        names = ("memory.max", "memory.current")
+        quota = {"job/cpu.max": "150000 100000", "job/step/cpu.max": "max 100000"}
+    else:
+        own = "4:memory,pids:/job/step/task\n3:name=systemd:/a:b\n1:cpuacct,cpu:/job/step/task\n"
+        own += "0::/elsewhere\n" * (version != "1")
+        cpu, memory, pids = "cpu/", "memory/", "pids/"
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        quota = {"job/cpu.cfs_quota_us": "150000", "job/cpu.cfs_period_us": "100000"}
+        quota["job/step/cpu.cfs_quota_us"] = "-1"
+    (tmp_path / "own").write_text(own)
+    for controller in (cpu, memory, pids):
+        (tmp_path / controller / "job/step/task").mkdir(parents=True, exist_ok=True)
+    limits = {"": (9 << 30, 0), "job": (8192, 6144), "job/step": (8192, 4096)}
+    for group, of_group in limits.items():
+        write(
+            tmp_path / memory / group,
+            {name: str(n) for name, n in zip(names, of_group, strict=True)},
+        )
+    write(tmp_path / memory / "job", {"memory.stat": "inactive_file 100"})
+    write(tmp_path / cpu, quota)
+    write(tmp_path / pids / "job", {"pids.max": "1000", "pids.current": "400"})
+    write(tmp_path / pids / "job/step", {"pids.max": "max", "pids.current": "300"})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert machine_limits.usable_cores() == 1.5
+    assert machine_limits.available_memory() == 2148
+    assert machine_limits.threads_left() == 600
+
+
+@pytest.mark.parametrize("path", ["/docker/5e1f", "/../job", "/"])
+def test_a_group_that_a_container_does_not_see_is_the_root(
+    path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    (tmp_path / "job").mkdir()
+    monkeypatch.setattr(machine_limits, "_CGROUP", root)
+    monkeypatch.setattr(machine_limits, "_OWN_GROUPS", tmp_path / "own")
+    write(root, {"memory.max": "4096", "memory.current": "1024"})
+    assert machine_limits.available_memory() == 3072  # Without any word of the own group.
+    (tmp_path / "own").write_text(f"0::{path}\n")
+    assert machine_limits.available_memory() == 3072
+    assert machine_limits.threads_left() is None
+
+
+def test_too_few_threads_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "threads_left", lambda: 500)
+    assert named("threads", machine.findings(2, None)).grade is Grade.GOOD
+    found = named("threads", machine.findings(4, None))
+    assert found.grade is Grade.WARNING
+    assert found.words.startswith("500 more threads and processes may run here, 125 for each")
+
+
 def write(folder: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text + "\n")
 
 
