@@ -117,7 +117,7 @@ class StoreUnavailable(StromError, OSError):
 
 
 class NotEnoughSlots(StromError):
-    """Spark, or the hosts, have fewer slots than workers; the message names what to raise."""
+    """Spark, the hosts or this machine's memory hold fewer workers; the message says what to do."""
 
 
 class ExecutorMismatch(StromError):

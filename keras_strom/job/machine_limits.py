@@ -62,11 +62,16 @@ def threads_left() -> int | None:
 
 
 def _droppable(group: str) -> int:
-    """Bytes of a control group's use that hold files which nobody has touched for a while."""
+    """Bytes of a control group's use that hold files, which are dropped before anybody is killed.
+
+    Also those that somebody has touched lately: who is refused for too little memory is refused
+    for good reason.
+    """
     lines = _read(f"{group}memory.stat").splitlines()
     found = dict(line.split() for line in lines)
     # Version 1 has the sum with the groups below under a name of its own; its use is that sum too.
-    return int(found.get("total_inactive_file") or found.get("inactive_file") or 0)
+    names = ("inactive_file", "active_file")
+    return sum(int(found.get(f"total_{name}") or found.get(name) or 0) for name in names)
 
 
 def _groups(controller: str) -> Iterator[str]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import ipaddress
+import itertools
 import os
 import site
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +22,7 @@ from keras_strom import errors
 from keras_strom.job import environment
 from keras_strom.job.checkpoint_plan import CheckpointPlan
 from keras_strom.job.interfaces import interface_addresses
+from keras_strom.job.machine_limits import available_memory
 from keras_strom.job.network import HostPort, NetworkConfig, format_address
 from keras_strom.runner import ssh
 from keras_strom.runner.hosts import Host
@@ -33,6 +36,9 @@ HERE = "localhost"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+# A worker needs more for itself, whatever it shares with the process that it is forked from.
+_LEAST_MEMORY = 64 << 20
 
 # The relay takes a peer for dead after one; an agent, which only waits, has some more.
 _FAILURE_TIMEOUTS = 3
@@ -84,7 +90,8 @@ class Fleet:
 
     Raises:
         HostUnusable: on entry, some hosts cannot be used; in a line each.
-        NotEnoughSlots: on entry, there are more workers than slots.
+        NotEnoughSlots: on entry, there are more workers than slots, or than this machine's memory
+            can hold.
     """
 
     def __init__(
@@ -122,6 +129,7 @@ class Fleet:
                 f"{self._workers} workers need as many slots, and the hosts have {slots} "
                 f"({', '.join(f'{host.name}:{host.slots}' for host in self._hosts)})"
             )
+        _check_memory(self._workers_here())
         distant = [host for host in self._hosts if host.name != HERE]
         try:
             opened = dict(zip(distant, _at_once(self._open, distant), strict=True))
@@ -213,10 +221,33 @@ class Fleet:
         """Ends whatever has been started elsewhere; "" = the job has ended well."""
         _at_once(lambda machine: machine.close(reason), self._remote)
 
+    def _workers_here(self) -> int:
+        """How many workers this machine gets at the start, when hosts are filled in order."""
+        before = itertools.takewhile(lambda host: host.name != HERE, self._hosts)
+        left = self._workers - sum(host.slots for host in before)
+        return max(0, min(left, self.number_here))
+
     def _open(self, host: Host) -> tuple[RemoteMachine, str | None]:
         machine, hello = ssh.connect(host.name, self._ssh_args, self._tell)
         self._remote.append(machine)
         return machine, client_of(hello)
+
+
+def _check_memory(workers: int) -> None:
+    """Refuses more workers than this machine can have: it would be gone before the last has come.
+
+    Raises:
+        NotEnoughSlots: they need more memory than is free, however little each takes.
+    """
+    available = available_memory()
+    if available is None or workers * _LEAST_MEMORY <= available:
+        return
+    raise errors.NotEnoughSlots(
+        f"{workers} workers on {socket.gethostname()} need {workers * _LEAST_MEMORY / 2**30:.2f} "
+        f"GiB of memory at the very least, and {available / 2**30:.2f} GiB are free there, which "
+        f"hold {available // _LEAST_MEMORY} at most: ask for fewer (-np, num_proc=, or slots of "
+        "the hosts), or free memory"
+    )
 
 
 def own_paths(given: str) -> str:

@@ -82,7 +82,8 @@ def run(
         WorkerFailed: an exception of `fn`, or the first failure beyond `max_failures`; the other
             workers have been ended.
         HostUnusable: some hosts cannot run workers; nothing has been started.
-        NotEnoughSlots: there are fewer slots than workers.
+        NotEnoughSlots: there are fewer slots than workers, or this machine's memory cannot hold
+            its own.
         StoreUnavailable: the folder for checkpoints (`network.checkpoint_dir`) cannot be written.
         AddressError: a port in use, or a network mask that matches nothing.
         InvalidOption: an argument that makes no sense, or `fn` cannot be pickled.

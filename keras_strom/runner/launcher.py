@@ -133,7 +133,8 @@ def launch(
         AddressError: a port in use or a mask that matches nothing.
         StoreUnavailable: the folder for checkpoints cannot be written.
         HostUnusable: some hosts cannot run workers; nothing has been started.
-        NotEnoughSlots: there are fewer slots than workers.
+        NotEnoughSlots: there are fewer slots than workers, or this machine's memory cannot hold
+            its own.
         InvalidOption: what the page needs is not installed.
     """
     console = console or Console(job.workers)

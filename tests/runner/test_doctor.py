@@ -172,7 +172,7 @@ def test_more_workers_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> No
         (
             {"cpu.max": "50000 100000", "memory.max": "4096", "memory.current": "1024"},
             {"cpu.max": "max 100000", "memory.max": "max"},
-            {"memory.stat": "anon 124\nfile 900\ninactive_anon 24\ninactive_file 800"},
+            {"memory.stat": "anon 4\nfile 9\ninactive_anon 24\ninactive_file 700\nactive_file 100"},
         ),
         (
             {
@@ -182,7 +182,10 @@ def test_more_workers_than_cores_are_told(monkeypatch: pytest.MonkeyPatch) -> No
                 "memory/memory.usage_in_bytes": "1024",
             },
             {"cpu/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": str(1 << 63)},
-            {"memory/memory.stat": "cache 70\ninactive_file 5\ntotal_inactive_file 800"},
+            {
+                "memory/memory.stat": "cache 70\ninactive_file 5\nactive_file 7\n"
+                "total_inactive_file 100\ntotal_active_file 700"
+            },
         ),
     ],
     ids=["version 2", "version 1"],

@@ -170,3 +170,9 @@ def test_what_a_worker_returns_may_be_unknown_here(tmp_path: Path) -> None:
 def test_bad_input_is_refused_before_anything_starts(options: dict[str, Any], words: str) -> None:
     with pytest.raises(errors.InvalidOption, match=words):
         keras_strom.run(**{"fn": len, "num_proc": 2, **options})
+
+
+def test_more_workers_than_memory_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keras_strom.runner.fleet.available_memory", lambda: 2 << 26)
+    with pytest.raises(errors.NotEnoughSlots, match=r"3 workers .* hold 2 at most: .* num_proc="):
+        keras_strom.run(os.getpid, num_proc=3)

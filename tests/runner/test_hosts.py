@@ -497,6 +497,26 @@ def test_no_more_workers_than_slots(tmp_path: Path, ssh: Path) -> None:
     assert not (ssh / "calls").exists()
 
 
+@pytest.mark.parametrize("hosts", ["localhost:9,a:9", "a:1,localhost:9"])
+def test_workers_of_this_machine_that_its_memory_cannot_hold_are_refused(
+    hosts: str, tmp_path: Path, ssh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "available_memory", lambda: 3 << 26)
+    with pytest.raises(errors.NotEnoughSlots, match="hold 3 at most"):
+        run(tmp_path, "", hosts, 5)
+    assert not (ssh / "calls").exists()
+
+
+def test_memory_of_this_machine_is_asked_for_its_own_workers_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet, "available_memory", lambda: 3 << 26)
+    monkeypatch.setattr(fleet.ssh, "connect", lambda *_: (object(), {}))
+    for hosts in ("a:6,localhost:9", "localhost:3,a:9", "a:9,localhost:9"):
+        with fleet.Fleet(parse_hosts(hosts), 9) as machines:
+            machines._remote.clear()
+
+
 def test_functions_run_on_hosts_and_large_values_travel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

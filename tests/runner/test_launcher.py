@@ -70,6 +70,19 @@ def test_whom_a_job_waits_for_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     assert words in output.getvalue()
 
 
+def test_more_workers_than_memory_can_hold_are_refused_before_any_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keras_strom.runner.fleet.available_memory", lambda: 2 << 26)
+    started = tmp_path / "started"
+    path = script(tmp_path, f"open({str(started)!r}, 'w')").path
+    assert cli.main(["run", "-np", "3", path]) == 2
+    shown = capsys.readouterr()
+    assert "3 workers on" in shown.err
+    assert "0.12 GiB are free there, which hold 2 at most: ask for fewer (-np," in shown.err
+    assert not started.exists()
+
+
 def test_every_line_has_its_rank(tmp_path: Path) -> None:
     work = script(tmp_path, "import keras_strom as k\nprint('I am', k.rank(), 'of', k.size())\n")
     assert sorted(run(work, 3).splitlines()) == [f"[{r}] I am {r} of 3" for r in range(3)]
