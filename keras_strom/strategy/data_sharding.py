@@ -21,6 +21,8 @@ from keras_strom import errors
 
 _logger = logging.getLogger("keras_strom")
 
+_BATCH_SIZE = 32  # Keras's own of arrays, where `fit` is given none.
+
 
 def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> int:
     """Replaces `fit`'s training data in `arguments` by worker `rank`'s part of it, of `size`.
@@ -41,10 +43,14 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> int:
     _refuse_stateful(arguments.get("self"), x, rank, size)
     if isinstance(x, tf.data.Dataset):
         arguments["x"] = shard_dataset(x, rank, size)
+        if rank == 0 and not _keeps_all(x):
+            _warn_of_steps(arguments, int(x.cardinality()) // size)
     elif isinstance(x, tf.distribute.DistributedDataset):
         return 0  # Made by the user's own distribute_datasets_from_function, with (K, rank).
     elif isinstance(x, keras.utils.PyDataset):
         arguments["x"] = ShardedPyDataset(x, rank, size)
+        if rank == 0:
+            _warn_of_steps(arguments, (x.num_batches or 0) // size)
     elif isinstance(x, types.GeneratorType):
         # Keras takes generators only, no other iterators.
         arguments["x"] = _own_batches(x, rank, size)
@@ -77,6 +83,24 @@ def _keeps_all(x: Any) -> bool:
         return False
     policy = x.options().experimental_distribute.auto_shard_policy
     return bool(policy == tf.data.experimental.AutoShardPolicy.OFF)
+
+
+def _warn_of_steps(arguments: dict[str, Any], share: int) -> None:
+    """Keras says of a worker that runs out of data to repeat them, which makes epochs longer.
+
+    Args:
+        arguments: fit's.
+        share: batches of the smallest worker's part; below 1 = that is not known, or endless.
+    """
+    steps = arguments.get("steps_per_epoch")
+    if steps is not None and 0 < share < steps:
+        _logger.warning(
+            "steps_per_epoch=%d counts the steps of each worker, and a worker's share of the data "
+            "has %d: give %d, or leave it out",
+            steps,
+            share,
+            share,
+        )
 
 
 def _own_batches(batches: Iterator[Any], rank: int, size: int) -> Iterator[Any]:
@@ -212,6 +236,7 @@ def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> int:
     _check_rows(arrays, rank)
     leaves = keras.tree.flatten(arrays["x"])
     rows = next(int(leaf.shape[0]) for leaf in leaves if leaf is not None)
+    own = rows // size
     split = arguments.get("validation_split") or 0.0
     if split and arguments.get("validation_data") is None:
         if not 0 < split < 1:
@@ -222,6 +247,9 @@ def _shard_arrays(arguments: dict[str, Any], rank: int, size: int) -> int:
         arguments["validation_data"] = tuple(held_out.get(n) for n in ("x", "y", "sample_weight"))
         arguments["validation_split"] = 0.0
         arrays = _take(arrays, slice(0, boundary))
+        own = boundary // size
+    if rank == 0:
+        _warn_of_steps(arguments, math.ceil(own / (arguments.get("batch_size") or _BATCH_SIZE)))
     arguments.update(_take(arrays, slice(rank, None, size)))
     return rows
 

@@ -68,6 +68,44 @@ def test_named_inputs_and_tensors_are_divided_too() -> None:
     assert first["y"] is None
 
 
+class _Batches(keras.utils.PyDataset):  # type: ignore[misc]
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((2, 1), index), np.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("given", "share"),
+    [
+        ({"x": tf.data.Dataset.range(9)}, 4),
+        ({"x": tf.data.Dataset.range(9).repeat()}, None),
+        ({"x": tf.data.Dataset.range(9).filter(lambda _: True)}, None),
+        ({"x": keep_whole(tf.data.Dataset.range(9))}, None),
+        ({"x": _Batches()}, 4),
+        ({"x": np.zeros(9), "y": np.zeros(9), "batch_size": 1}, 4),
+        ({"x": np.zeros(325), "y": np.zeros(325)}, 6),  # 163 rows and 162, 32 of them a batch.
+        ({"x": np.zeros(16), "y": np.zeros(16), "batch_size": 2, "validation_split": 0.5}, 2),
+    ],
+)
+def test_more_steps_than_a_workers_share_has_are_told_once(
+    given: dict[str, Any], share: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keras advises to repeat the data, of which there is enough."""
+    _shards(2, **given)
+    if share is not None:
+        _shards(2, **given, steps_per_epoch=share)
+    assert "steps_per_epoch" not in caplog.text
+    _shards(2, **given, steps_per_epoch=8)
+    told = [record.getMessage() for record in caplog.records]
+    words = (
+        "steps_per_epoch=8 counts the steps of each worker, and a worker's share of the data has "
+        f"{share}: give {share}, or leave it out"
+    )
+    assert told == [words] * (share is not None)
+
+
 @pytest.mark.parametrize(
     ("shuffled", "warns"),
     [
