@@ -107,10 +107,27 @@ def may_leave_epoch(running: Generation, sharing: Sharing) -> bool:
     return False
 
 
-def agree_to_stop(running: Generation, asked: bool) -> bool:
-    """Whether the training ends here, where a callback of this worker has `asked` for it or not."""
+def early_stoppings(callbacks: Iterable[Any]) -> list[Any]:
+    """Those of `callbacks` that are Keras's EarlyStopping."""
+    return [one for one in callbacks if isinstance(one, keras.callbacks.EarlyStopping)]
+
+
+def has_stopped_early(stoppings: Iterable[Any], epoch: int) -> bool:
+    """Whether one of `early_stoppings` has asked to stop after this epoch; it never does in 0."""
+    return epoch > 0 and any(one.stopped_epoch == epoch for one in stoppings)
+
+
+def agree_to_stop(running: Generation, asked: bool, *, tells: bool) -> bool:
+    """Whether the training ends here, where a callback of this worker has `asked` for it or not.
+
+    Args:
+        running: the training.
+        asked: whether one has.
+        tells: whether the user should know that it is not done. Of EarlyStopping it is no news: the
+            chief has one too, which asks in its own time.
+    """
     stop = running.agree_to_stop(asked) or running.stop_requested()
-    if asked and not stop:
+    if asked and not stop and tells:
         running.warn_once(_CHIEF_STOPS)
     return stop
 

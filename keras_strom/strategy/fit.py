@@ -19,7 +19,7 @@ from keras_strom.sharing import model_checks
 from keras_strom.sharing.progress import begin_fit_at, first_epoch_of
 from keras_strom.sharing.wrapping import definer_of, is_wrapped, wrap_once
 from keras_strom.strategy.building import building_once
-from keras_strom.strategy.callbacks import writers_between_batches
+from keras_strom.strategy.callbacks import early_stoppings, writers_between_batches
 from keras_strom.strategy.data_sharding import shard_fit_arguments
 from keras_strom.strategy.fit_callbacks import listed, may_assign_at_the_end, put_around, validates
 from keras_strom.strategy.fit_checks import mark_fit, refuse_within_another
@@ -80,6 +80,7 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
     users = listed(arguments["callbacks"])
     assigns_last = any(map(may_assign_at_the_end, users))
     training = Training(sharing, model, arguments["initial_epoch"], assigns_last)
+    training.stoppings = early_stoppings(users)
     if sharing.environment.is_chief:
         training.writers = writers_between_batches(users)
     initial_epoch = first_epoch_of(model)

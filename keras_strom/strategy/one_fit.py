@@ -28,7 +28,12 @@ from keras_strom.sharing import step_warnings
 from keras_strom.sharing.constraints import Projection
 from keras_strom.sharing.flat_space import update_copies
 from keras_strom.sharing.progress import Progress, begin_fit_at
-from keras_strom.strategy.callbacks import agree_to_stop, may_leave_epoch, may_write
+from keras_strom.strategy.callbacks import (
+    agree_to_stop,
+    has_stopped_early,
+    may_leave_epoch,
+    may_write,
+)
 from keras_strom.strategy.epoch_logs import EpochLogs, plain
 from keras_strom.strategy.fit_failure import (
     failed_before_the_start,
@@ -97,6 +102,7 @@ class Training:
         self.projection = Projection(model, sharing.space)
         # The callbacks that may write the model after a batch, to a file that is for all workers.
         self.writers: list[Any] = []
+        self.stoppings: list[Any] = []  # Keras's EarlyStopping among the user's callbacks.
         # Whether anybody may look at the model between two epochs. Where nobody does, a worker
         # beside a joint model need not fetch that.
         self.shows_epochs = True
@@ -302,7 +308,9 @@ class Training:
         if self._finished is not None:
             return
         self.projection.take_back()
-        self._model.stop_training = agree_to_stop(self._running(), self._model.stop_training)
+        asked = self._model.stop_training
+        early = has_stopped_early(self.stoppings, self._epoch)
+        self._model.stop_training = agree_to_stop(self._running(), asked, tells=not early)
         if self._model.stop_training:
             self._finish(self._sharing.environment.is_chief)
         else:

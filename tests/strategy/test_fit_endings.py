@@ -72,6 +72,13 @@ def test_the_chief_decides_after_an_epoch_too_and_another_worker_says_so(mode: s
 
 
 @both_modes
+def test_early_stopping_off_the_chief_is_no_news(mode: str) -> None:
+    first, second = results(mode, "early_stopping_of_worker_1_comes_first")
+    assert first == {"epochs": [0, 1, 2, 3], "warned": [], "stopped": 0}
+    assert second == first | {"stopped": 3}
+
+
+@both_modes
 def test_arrays_that_are_not_as_long_on_all_workers_are_warned_of(mode: str) -> None:
     warned = [each["warned"] for each in results(mode, "the_arrays_of_worker_1_are_shorter")]
     # Who ends the epoch first knows nothing of the other's, unless they end it together.

@@ -130,11 +130,25 @@ class WantsToStop(keras.callbacks.Callback):
 
 @case
 def worker_1_wants_to_stop_after_an_epoch(place: Place) -> dict[str, Any]:
+    return _fit_that_is_stopped(place, WantsToStop(), 2)
+
+
+@case
+def early_stopping_of_worker_1_comes_first(place: Place) -> dict[str, Any]:
+    """As where the workers' epochs do not meet, and each has averaged logs of its own."""
+    patience = 99 if place.is_chief else 0
+    stopping = keras.callbacks.EarlyStopping("loss", min_delta=99, patience=patience)
+    return _fit_that_is_stopped(place, stopping, 4) | {"stopped": stopping.stopped_epoch}
+
+
+def _fit_that_is_stopped(
+    place: Place, callback: keras.callbacks.Callback, epochs: int
+) -> dict[str, Any]:
     warnings = Warnings()
     logger = logging.getLogger("keras_strom")
     logger.addHandler(warnings)
     history = place.model().fit(
-        *data(), batch_size=8, epochs=2, verbose=0, callbacks=[WantsToStop()]
+        *data(), batch_size=8, epochs=epochs, verbose=0, callbacks=[callback]
     )
     logger.removeHandler(warnings)
     return {"epochs": history.epoch, "warned": [w for w in warnings.words if "stop_training" in w]}
