@@ -20,6 +20,12 @@ from keras_strom.runner.job_checkpoints import JobCheckpoints
 from keras_strom.runner.master_options import Master, MasterOptions, StartMaster
 
 
+_SHARED_NOTHING = (
+    "no worker has made a StromStrategy, so each has run by itself and nothing was shared: make "
+    "one, and the model in its scope"
+)
+
+
 class JobMaster:
     """The master of a job and the collector of its checkpoints, from entry to exit.
 
@@ -100,6 +106,10 @@ class JobMaster:
         if self._master is None:
             return failure
         return failure.with_verdict(verdict(failure.traceback, self._master.status()))
+
+    def of_nothing_shared(self) -> str:
+        """What to say of a job in which no worker has looked for the master; "" = some has."""
+        return "" if self.status().get("events_total", 1) else _SHARED_NOTHING
 
     def end_well(self) -> None:
         """All workers have ended well: the next run of the job begins anew.

@@ -180,15 +180,9 @@ def launch(
             except errors.WorkerFailed as failure:
                 raise master.judged(failure) from None
             master.end_well()
-            if not master.status().get("events_total", 1):
-                console.message(_SHARED_NOTHING)
+            if words := master.of_nothing_shared():
+                console.message(words)
             return outcomes
-
-
-_SHARED_NOTHING = (
-    "no worker has made a StromStrategy, so each has run by itself and nothing was shared: make "
-    "one, and the model in its scope"
-)
 
 
 def _name(job: Job) -> str:

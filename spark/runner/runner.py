@@ -272,6 +272,8 @@ def _run(
             controller.stop("the job has ended")  # Tasks that come now have nothing to do.
         results = _by_rank(job.result(), size)
         master.end_well()
+        if words := master.of_nothing_shared():
+            _say(options, console, words)
         status = master.status()
         metrics = {
             **status,
@@ -356,7 +358,7 @@ class _Job:
         self._data = data
         self._size = size
         self._controller = controller
-        self._group = f"keras-strom-{uuid.uuid4().hex}"
+        self._tag = f"keras-strom-{uuid.uuid4().hex}"
         self._reports: list[Report] = []
         self._error: BaseException | None = None
         self._broadcast: Any = None
@@ -381,11 +383,14 @@ class _Job:
         """What the tasks returned.
 
         Raises:
+            ConnectionClosed: Spark's session was stopped, or its job cancelled.
             ExecutorMismatch: an executor has no keras-strom, or another version.
             WorkerFailed: Spark itself could not run them.
         """
         self._thread.join()
         if self._error is not None:
+            if words := ended_from_outside(str(self._error)):
+                raise errors.ConnectionClosed(words) from None
             host, text = root_cause(str(self._error))
             refuse_mismatch(host, text)
             raise errors.WorkerFailed(-1, host, text) from None
@@ -398,14 +403,14 @@ class _Job:
         self._controller.stop("the job has been ended")
         self._thread.join(GRACE_SECONDS + 2)
         if self._thread.is_alive():
-            self._context.cancelJobGroup(self._group)
+            self._context.cancelJobsWithTag(self._tag)
             self._thread.join(GRACE_SECONDS * 4)
         if self._broadcast is not None:
             self._broadcast.destroy()
 
     def _collect(self, task: Task) -> None:
         try:
-            self._context.setJobGroup(self._group, "keras_strom.spark.run", interruptOnCancel=True)
+            self._become_cancellable()
             rows: RDD[Any] = (
                 self._context.parallelize(range(self._size.workers), self._size.workers)
                 if self._data is None
@@ -418,6 +423,17 @@ class _Job:
             self._error = error
         finally:
             self._controller.job_ended(ended_from_outside(str(self._error or "")))
+
+
+    def _become_cancellable(self) -> None:
+        """Gives what this thread submits a name to cancel it by.
+
+        In the job group of its caller, or of the stream whose batch it is, the job ends with that.
+        """
+        self._context.addJobTag(self._tag)
+        if self._context.getLocalProperty("spark.jobGroup.id") is None:
+            self._context.setJobGroup(self._tag, "keras_strom.spark.run")
+        self._context.setInterruptOnCancel(True)
 
 
 def ended_from_outside(message: str) -> str:

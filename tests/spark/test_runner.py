@@ -25,7 +25,7 @@ pyspark = pytest.importorskip("pyspark")
 
 from keras_strom.spark import run  # noqa: E402
 from keras_strom.spark.runner import resources, runner, slots  # noqa: E402
-from tests.support.processes import wait_until_gone  # noqa: E402
+from tests.support.processes import wait_for, wait_until_gone  # noqa: E402
 from tests.support.silent_master import SilentMaster  # noqa: E402
 
 # Executors cannot import this file.
@@ -367,6 +367,43 @@ def test_a_task_that_is_killed_is_reported_as_lost(spark: Any, tmp_path: Path) -
     assert raised.value.rank == 0
     for path in tmp_path.iterdir():
         wait_until_gone(int(path.read_text()))
+
+
+@pytest.mark.parametrize("group", ["of the caller", None])
+def test_a_run_is_cancelled_as_any_job_of_its_caller(
+    spark: Any, tmp_path: Path, group: str | None
+) -> None:
+    context = spark.sparkContext
+
+    def cancel() -> None:
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
+        if group is None:
+            context.cancelAllJobs()
+        else:
+            context.cancelJobGroup(group)
+
+    def start_and_wait() -> None:
+        (tmp_path / str(keras_strom.rank())).touch()
+        signal.pause()
+
+    cancelling = threading.Thread(target=cancel)
+    cancelling.start()
+    context.setLocalProperty("spark.jobGroup.id", group)
+    try:
+        with pytest.raises(errors.StromError, match="Spark's job was cancelled meanwhile"):
+            run(start_and_wait, num_proc=2, spark=spark, verbose=0)
+        assert context.getLocalProperty("spark.jobGroup.id") == group
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+        cancelling.join(DEADLINE)
+
+
+def test_a_run_that_has_shared_nothing_says_so(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SilentMaster, "status", lambda _: {"events_total": 0})
+    run(keras_strom.rank, num_proc=2, spark=spark)
+    assert capsys.readouterr().out.count("no worker has made a StromStrategy") == 1
 
 
 def test_too_few_slots_are_named_with_the_setting(spark: Any) -> None:
