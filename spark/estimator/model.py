@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -37,6 +36,7 @@ from ..inference.prediction import (
     metric_state,
     predict,
     score,
+    taking_labels,
     zeros,
 )
 from ..inference.serialization import PackedModel, pack
@@ -158,6 +158,10 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         try:
             found = rows.mapInArrow(functools.partial(measure, payload), "state binary").collect()
         except Exception as error:
+            from ..runner.executors import refuse_mismatch
+            from ..runner.runner import root_cause
+
+            refuse_mismatch(*root_cause(str(error)))
             raise explain(error) from error
         if not found:
             raise errors.InvalidData("the DataFrame has no rows to evaluate on")
@@ -327,7 +331,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
     def _measuring(self, columns: Columns, specs: Mapping[str, ColumnSpec]) -> KerasModel:
         """A model of its own, whose metrics have variables: they have seen a batch of zeros."""
         model = self._model().load()
-        with _explained():
+        with taking_labels():
             model.test_on_batch(*self._zeros(columns, specs))
         return model
 
@@ -337,7 +341,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         parsed = self.check_params()["transformation_fn"] is not None
         kinds = ("binary", "string") if parsed else ("binary",)
         if all(spec.kind not in kinds or spec.example for spec in specs.values()):
-            with _explained():
+            with taking_labels():
                 losses(self.keras, self._outputs, *self._zeros(columns, specs))
 
     def _zeros(self, columns: Columns, specs: Mapping[str, ColumnSpec]) -> tuple[Any, ...]:
@@ -410,24 +414,6 @@ def output_columns(outputs: Outputs, params: Mapping[str, Any]) -> OutputColumns
             names = labels
         raw = raw or tuple(f"{name}__output" for name in names)
     return OutputColumns(outputs, prediction, params["probability_col"], raw)
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """What the loss or a metric raises, as ours.
-
-    Raises:
-        InvalidData: in its place.
-    """
-    try:
-        yield
-    except errors.StromError:
-        raise
-    except Exception as error:  # Whatever a loss makes of labels.
-        words = str(error).strip() or type(error).__name__
-        raise errors.InvalidData(
-            f"the loss or a metric does not take the labels: {words}"
-        ) from error
 
 
 def _in_plan(pickled: bytes) -> InPlan:

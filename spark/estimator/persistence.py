@@ -55,9 +55,15 @@ class Reader(MLReader):  # type: ignore[misc]
         """The stage saved under `path`.
 
         Raises:
+            InvalidOption: another kind of stage is saved there.
             StoreUnavailable: a file is missing.
         """
         metadata = DefaultParamsReader.loadMetadata(path, context_of(self.sparkSession))
+        found = str(metadata["class"]).rpartition(".")[2]
+        if found != self._kind.__name__:
+            raise errors.InvalidOption(
+                f"{path} holds a {found}, not a {self._kind.__name__}: load it with {found}.load"
+            )
 
         def read(name: str) -> bytes:
             return read_file(self.sparkSession, f"{path.rstrip('/')}/{name}")

@@ -6,6 +6,7 @@ and go as Arrow batches; nothing here goes over them one by one.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keras_strom import errors
+from keras_strom.tracebacks import first_words
 
 from ..data.columns import Columns, ColumnSpec
 from ..data.tensors import decode, encode
@@ -75,6 +77,24 @@ class BroadcastPayload:
     pickled: Broadcast[bytes] | InPlan
 
 
+@contextlib.contextmanager
+def taking_labels() -> Iterator[None]:
+    """What the loss or a metric raises, as ours.
+
+    Raises:
+        InvalidData: in its place.
+    """
+    try:
+        yield
+    except errors.StromError:
+        raise
+    except Exception as error:  # Whatever a loss makes of labels.
+        words = first_words((str(error).strip() or type(error).__name__).splitlines())
+        raise errors.InvalidData(
+            f"the loss or a metric does not take the labels: {words}"
+        ) from error
+
+
 def predict(
     payload: BroadcastPayload, made: OutputColumns, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
@@ -117,13 +137,14 @@ def _counted(
     steps = 0
     for batch in batches:
         for piece in _pieces(inference, batch):
-            if steps == 0:
-                model.reset_metrics()
-                model.test_on_batch(*piece)
-            else:
-                # From Keras 3.15 on `test_on_batch` forgets what metrics have counted before.
-                x, y, weight = keras.utils.unpack_x_y_sample_weight(piece)
-                model.test_function(iter([(x, y, weight)]))
+            with taking_labels():
+                if steps == 0:
+                    model.reset_metrics()
+                    model.test_on_batch(*piece)
+                else:
+                    # From Keras 3.15 on `test_on_batch` forgets what metrics have counted before.
+                    x, y, weight = keras.utils.unpack_x_y_sample_weight(piece)
+                    model.test_function(iter([(x, y, weight)]))
             steps += 1
     return [np.asarray(variable) for variable in metric_state(model)] if steps else None
 
@@ -134,7 +155,9 @@ def score(
     """Adds each row's loss to rows of features, labels and `ROW`."""
     inference, model = _loaded_once(payload)
     for batch in batches:
-        pieces = [losses(model, inference.outputs, *piece) for piece in _pieces(inference, batch)]
+        given = list(_pieces(inference, batch))
+        with taking_labels():
+            pieces = [losses(model, inference.outputs, *piece) for piece in given]
         if pieces:
             yield _with_columns(batch, (name,), [nested(np.concatenate(pieces))])
 

@@ -424,7 +424,6 @@ class _Job:
         finally:
             self._controller.job_ended(ended_from_outside(str(self._error or "")))
 
-
     def _become_cancellable(self) -> None:
         """Gives what this thread submits a name to cancel it by.
 

@@ -679,6 +679,15 @@ def test_nulls_are_named_where_they_are_met(trained: StromModel, flowers: Any, s
     assert sum(stage.numFailedTasks for stage in stages) == 0
 
 
+def test_a_label_outside_the_classes_is_named(trained: StromModel, flowers: Any) -> None:
+    other = flowers.withColumn("label", F.when(flowers["id"] > 5, flowers["label"]).otherwise(7))
+    words = "the loss or a metric does not take the labels: .*label value of 7 which is outside"
+    with pytest.raises(errors.InvalidData, match=words):
+        trained.evaluate(other)
+    with pytest.raises(Exception, match=words):
+        trained.score(other, "hard").collect()
+
+
 def test_a_model_travels_anew_to_another_application(
     trained: StromModel, flowers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

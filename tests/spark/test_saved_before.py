@@ -42,6 +42,13 @@ def test_a_model_of_an_earlier_version_predicts(spark: Any) -> None:
     assert [row.prediction for row in rows] == pytest.approx(expected.tolist())
 
 
+def test_a_stage_is_loaded_as_what_it_is(spark: Any) -> None:
+    saved = next((SAVED / "fitted" / "stages").glob("1_*"))
+    words = "holds a StromModel, not a StromEstimator: load it with StromModel.load"
+    with pytest.raises(errors.InvalidOption, match=words):
+        StromEstimator.load(str(saved))
+
+
 def test_stages_are_saved_under_names_that_stay() -> None:
     for kind in (StromEstimator, StromModel):
         assert f"{kind.__module__}.{kind.__name__}" == f"keras_strom.spark.{kind.__name__}"
