@@ -85,6 +85,7 @@ class Fleet:
         hosts: none = this machine alone.
         workers: of the job.
         ssh_args: options for ssh.
+        silence: so many seconds without a sign of life do not end an ssh.
         warm_start: workers are forked from a process that has imported TensorFlow once.
         tell: shows a line.
 
@@ -100,6 +101,7 @@ class Fleet:
         workers: int,
         *,
         ssh_args: Sequence[str] = (),
+        silence: float = 0.0,
         warm_start: bool = False,
         drain_file: str | None = None,
         tell: Callable[[str], object] = lambda _: None,
@@ -114,6 +116,7 @@ class Fleet:
         )
         self._workers = workers
         self._ssh_args = ssh_args
+        self._silence = silence
         self._warm_start = warm_start
         self._drain_file = drain_file
         self._tell = tell
@@ -228,7 +231,7 @@ class Fleet:
         return max(0, min(left, self.number_here))
 
     def _open(self, host: Host) -> tuple[RemoteMachine, str | None]:
-        machine, hello = ssh.connect(host.name, self._ssh_args, self._tell)
+        machine, hello = ssh.connect(host.name, self._ssh_args, self._tell, self._silence)
         self._remote.append(machine)
         return machine, client_of(hello)
 

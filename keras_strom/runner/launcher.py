@@ -22,7 +22,7 @@ from keras_strom.job.network import NetworkConfig
 from keras_strom.job.worker_record import ASKED, WorkerRecord
 from keras_strom.runner.console import Console, workers_in_words
 from keras_strom.runner.drain_triggers import check_triggers, drain_triggers
-from keras_strom.runner.fleet import Fleet, Machines
+from keras_strom.runner.fleet import Fleet, Machines, silence_seconds
 from keras_strom.runner.hosts import Host
 from keras_strom.runner.job_master import JobMaster
 from keras_strom.runner.master_options import MasterOptions, StartMaster
@@ -147,6 +147,7 @@ def launch(
             job.hosts,
             job.workers,
             ssh_args=job.ssh_args,
+            silence=silence_seconds(network),
             warm_start=job.warm_start,
             drain_file=job.drain_file,
             tell=console.message,

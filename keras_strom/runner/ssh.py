@@ -7,6 +7,7 @@ is not known, cannot be used. What is private goes through its standard input.
 from __future__ import annotations
 
 import collections
+import math
 import os
 import random
 import re
@@ -36,10 +37,10 @@ _OPTIONS = (
     *("-T", "-a", "-x"),
     *("-o", "BatchMode=yes"),
     *("-o", "ClearAllForwardings=yes"),
-    # The agent's silence says it sooner; this ends an ssh that a killed launcher has left.
-    *("-o", "ServerAliveInterval=10"),
-    *("-o", "ServerAliveCountMax=3"),
 )
+# The agent's silence says it sooner; this ends an ssh that a killed launcher has left.
+_ALIVE_SECONDS = 10
+_LEAST_ALIVE_COUNT = 3
 
 # What OpenSSH says, and what helps.
 _REMEDIES = (
@@ -95,7 +96,10 @@ def split_options(text: str | None, option: str = "--ssh-args ") -> tuple[str, .
 
 
 def connect(
-    host: str, ssh_args: Sequence[str] = (), tell: Callable[[str], object] = lambda _: None
+    host: str,
+    ssh_args: Sequence[str] = (),
+    tell: Callable[[str], object] = lambda _: None,
+    silence: float = 0.0,
 ) -> tuple[RemoteMachine, dict[str, Any]]:
     """Starts an agent on a host.
 
@@ -103,6 +107,7 @@ def connect(
         host: as ssh takes it.
         ssh_args: options for ssh, before those that keras-strom gives it.
         tell: is called with each line that ssh or the agent writes once the agent is there.
+        silence: so many seconds without a sign of life the job allows, and so does ssh.
 
     Returns:
         The machine, and the agent's hello.
@@ -110,7 +115,7 @@ def connect(
     Raises:
         HostUnusable: in words that say what to do.
     """
-    wire, hello = reach(host, ssh_args, tell)
+    wire, hello = reach(host, ssh_args, tell, silence=silence)
     return RemoteMachine(host, wire, wire.why_lost), hello
 
 
@@ -119,6 +124,7 @@ def reach(
     ssh_args: Sequence[str] = (),
     tell: Callable[[str], object] = lambda _: None,
     module: str = "keras_strom.runner.agent_main",
+    silence: float = 0.0,
 ) -> tuple[SshWire, dict[str, Any]]:
     """Runs a module of keras-strom on a host, at the other end of a wire.
 
@@ -127,6 +133,7 @@ def reach(
         ssh_args: options for ssh.
         tell: is called with each line that ssh or the module writes once the module is there.
         module: what runs there; its first message is its `hello`.
+        silence: so many seconds without a sign of life are no reason for ssh to end.
 
     Returns:
         The wire, and the hello.
@@ -136,7 +143,7 @@ def reach(
     """
     pauses = [base * random.uniform(0.5, 1.5) for base in _PAUSES]  # Not all come again at once.
     while True:
-        wire = SshWire(host, ssh_args, tell, module)
+        wire = SshWire(host, (*_alive(silence), *ssh_args), tell, module)
         try:
             hello = wire.receive(_CONNECT_SECONDS)
             wire.connected = True
@@ -154,6 +161,14 @@ def reach(
         except BaseException:
             wire.close()
             raise
+
+
+def _alive(silence: float) -> tuple[str, ...]:
+    """Has ssh end where nothing comes for longer than `silence`, which is then told before."""
+    # ssh ends with the interval after the last of its questions that has no answer.
+    count = max(_LEAST_ALIVE_COUNT, math.ceil(silence / _ALIVE_SECONDS) + 1)
+    interval = f"ServerAliveInterval={_ALIVE_SECONDS}"
+    return ("-o", interval, "-o", f"ServerAliveCountMax={count}")
 
 
 class SshWire(PipeWire):

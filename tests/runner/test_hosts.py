@@ -242,6 +242,17 @@ def test_the_secret_is_in_no_argument_and_no_variable(tmp_path: Path, ssh: Path)
     assert all("-o BatchMode=yes" in call for call in calls)
 
 
+@pytest.mark.parametrize(("failure_timeout", "least"), [(5.0, 40), (40.0, 121), (0.5, 40)])
+def test_ssh_bears_a_longer_silence_than_the_job(
+    failure_timeout: float, least: int, tmp_path: Path, ssh: Path
+) -> None:
+    run(tmp_path, "", "a", 1, network=NetworkConfig(failure_timeout=failure_timeout))
+    words = (ssh / "calls").read_text().split()
+    said = dict(word.split("=") for word in words if word.startswith("ServerAlive"))
+    interval, count = (int(said[f"ServerAlive{name}"]) for name in ("Interval", "CountMax"))
+    assert least <= interval * (count + 1) < least + 40
+
+
 def test_a_script_that_fails_elsewhere_is_named_with_its_host(tmp_path: Path) -> None:
     text = (
         "import keras_strom as k, signal\nk.rank() == 0 and signal.pause()\nraise KeyError('k')\n"
