@@ -198,18 +198,26 @@ class SshWire(PipeWire):
         assert self._ssh.stdout is not None
         super().__init__(self._ssh.stdout.fileno(), os.dup(self._ssh.stdin.fileno()))
         self._ssh.stdin.close()  # Its duplicate is the wire's.
-        self.connected = False
+        self.connected = self._lost = False
         self._host = host
         self._tell = tell
         self._said: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
         self._reader = threading.Thread(target=self._read_errors, daemon=True)
         self._reader.start()
 
+    def receive(self, timeout: float) -> dict[str, Any]:
+        """See `Wire`."""
+        try:
+            return super().receive(timeout)
+        except ConnectionError:
+            self._lost = True
+            raise
+
     def close(self) -> None:
-        """Lets ssh end, or else ends it."""
+        """Lets ssh end, or else ends it: at once where nothing comes through it any more."""
         super().close()
         try:
-            self._ssh.wait(_END_SECONDS)
+            self._ssh.wait(0.0 if self._lost else _END_SECONDS)
         except subprocess.TimeoutExpired:
             self._ssh.kill()
             self._ssh.wait()

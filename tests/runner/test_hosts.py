@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,18 @@ def test_ssh_bears_a_longer_silence_than_the_job(
     said = dict(word.split("=") for word in words if word.startswith("ServerAlive"))
     interval, count = (int(said[f"ServerAlive{name}"]) for name in ("Interval", "CountMax"))
     assert least <= interval * (count + 1) < least + 40
+
+
+def test_nobody_waits_for_the_ssh_of_a_machine_that_is_lost(ssh: Path) -> None:
+    (ssh / "says").write_text('echo \'{"type": "hello"}\'\nexec sleep 1000\n')
+    lost = remote_ssh.SshWire("a", (), print, "module")
+    assert lost.receive(DEADLINE) == {"type": "hello"}
+    with pytest.raises(ConnectionError, match="no sign of life"):
+        lost.receive(0.1)
+    before = time.monotonic()
+    lost.close()
+    assert time.monotonic() - before < remote_ssh._END_SECONDS / 2
+    assert not is_alive(lost._ssh.pid)
 
 
 def test_a_script_that_fails_elsewhere_is_named_with_its_host(tmp_path: Path) -> None:
