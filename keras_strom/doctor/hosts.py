@@ -37,7 +37,7 @@ from keras_strom.job.network import (
 from keras_strom.relay.bytes_relay import Master, Worker, new_secret
 from keras_strom.relay.counters import NodeCounters
 from keras_strom.runner import ssh
-from keras_strom.runner.fleet import client_of, seen_address
+from keras_strom.runner.fleet import ANOTHER_ADDRESS, client_of, seen_address, why_unreachable
 from keras_strom.runner.hosts import Host
 from keras_strom.runner.job_checkpoints import refuse_without_others
 
@@ -135,6 +135,7 @@ def examine_hosts(
         yield from _at_here([_slots(hosts, workers, slots)])
         try:
             master, why = _master_host(network, nodes)
+            doubt = _doubt(network, nodes, master)
         except errors.StromError as error:
             yield from _at_here(software_here.result())
             yield from _at_here([Finding("address", Grade.BAD, str(error))])
@@ -154,8 +155,7 @@ def examine_hosts(
             for one in machine.findings(max(here, 1), network.checkpoint_dir)
             if here or one.check == "checkpoints"  # The master alone needs little.
         )
-        words = f"{network_path.with_interface(master)}, {why}"
-        yield from _at_here([Finding("address", Grade.GOOD, words)])
+        yield from _at_here([_address(f"{network_path.with_interface(master)}, {why}", doubt)])
         if here:
             yield from _at_here([network_path.ports(here, network, master)])
         _try_ways(nodes, network, master, together)
@@ -241,6 +241,22 @@ def _master_host(network: NetworkConfig, nodes: Sequence[_Node]) -> tuple[str, s
     if parse_ip(host).is_loopback:
         return host, "there is no default route, and no address or several: choose --network-mask"
     return host, "the only one"
+
+
+def _doubt(network: NetworkConfig, nodes: Sequence[_Node], master: str) -> str | None:
+    """Why the hosts may not reach the master; None = they see it there, or somebody has chosen."""
+    chosen = network.network_mask or network.master_address or environment.node_address()
+    clients = [node.client for node in nodes]
+    if chosen is not None or seen_address(clients) is not None:
+        return None
+    return why_unreachable(clients, master)
+
+
+def _address(words: str, doubt: str | None) -> Finding:
+    if doubt is None:
+        return Finding("address", Grade.GOOD, words)
+    remedy = f"if workers do not reach it, {ANOTHER_ADDRESS}"
+    return Finding("address", Grade.WARNING, f"{words}: {doubt}", remedy)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,13 @@ from keras_strom.job import environment
 from keras_strom.job.checkpoint_plan import CheckpointPlan
 from keras_strom.job.interfaces import interface_addresses
 from keras_strom.job.machine_limits import available_memory
-from keras_strom.job.network import HostPort, NetworkConfig, format_address
+from keras_strom.job.network import (
+    HostPort,
+    NetworkConfig,
+    address_here,
+    format_address,
+    resolve_address,
+)
 from keras_strom.runner import ssh
 from keras_strom.runner.hosts import Host
 from keras_strom.runner.places import Machine, Places, Slots, ThisMachine
@@ -40,8 +46,12 @@ Result = TypeVar("Result")
 # A worker needs more for itself, whatever it shares with the process that it is forked from.
 _LEAST_MEMORY = 64 << 20
 
+#: What helps where the hosts may not reach the master's address.
+ANOTHER_ADDRESS = "give --master-address or --network-mask"
+
 # The relay takes a peer for dead after one; an agent, which only waits, has some more.
 _FAILURE_TIMEOUTS = 3
+_MOST_NAMED = 3
 
 
 def silence_seconds(network: NetworkConfig) -> float:
@@ -63,7 +73,11 @@ class Machines(Protocol):
         """How many workers this machine may have."""
 
     def master_host(self, network: NetworkConfig) -> str | None:
-        """The address for the master to bind to; None = what `network` says."""
+        """The address for the master to bind to; None = what `network` says.
+
+        Raises:
+            AddressError: other machines could not reach any.
+        """
 
     def prepare(
         self,
@@ -163,12 +177,24 @@ class Fleet:
     def master_host(self, network: NetworkConfig) -> str | None:
         """The address of this machine by which the others reach it, for the master to bind to.
 
-        None = what `network` and KERAS_STROM_IP say, or where the default route leads.
+        None = what `network` and KERAS_STROM_IP say, or where the default route leads; of the last
+        there is a warning, for the hosts see another.
+
+        Raises:
+            AddressError: they could not reach it.
         """
         decided = network.network_mask is not None or environment.node_address() is not None
-        if decided or not self._remote:
+        if decided or not self._remote or self._workers == 1:
             return None
-        return seen_address(self._clients)
+        if (seen := seen_address(self._clients)) is not None:
+            return seen
+        if network.master_address is not None:
+            told, _ = network.advertised_master(("", 0))
+            return address_here(told)
+        fallback = resolve_address(network)
+        if doubt := why_unreachable(self._clients, fallback):
+            self._tell(f"{doubt}; if workers do not reach it, {ANOTHER_ADDRESS}")
+        return fallback
 
     def prepare(
         self,
@@ -279,6 +305,34 @@ def seen_address(clients: Iterable[str | None]) -> str | None:
     from_elsewhere = [one for one in seen if not ipaddress.ip_address(one).is_loopback]
     own = {str(one.address) for one in interface_addresses()}
     return next((one for one in from_elsewhere or seen if one in own), None)
+
+
+def why_unreachable(clients: Iterable[str | None], host: str) -> str | None:
+    """Why other machines may not reach the master, by none of whose addresses they see it.
+
+    Args:
+        clients: by which they see this machine; None = not known.
+        host: where its master listens.
+
+    Returns:
+        A warning; None where no other machine sees any address.
+
+    Raises:
+        AddressError: it listens where only this machine reaches it.
+    """
+    known = [one for one in clients if one is not None]
+    seen = [one for one in dict.fromkeys(known) if not ipaddress.ip_address(one).is_loopback]
+    if not seen:
+        return None
+    words = (
+        f"the hosts see this machine as {', '.join(seen[:_MOST_NAMED])}, which is none of its "
+        "addresses (address translation, a jump host, or a link-local one)"
+    )
+    if ipaddress.ip_address(host).is_loopback:
+        raise errors.AddressError(
+            f"{words}, and no default route picks one of its own: {ANOTHER_ADDRESS}"
+        )
+    return f"{words}, so the master takes {host}"
 
 
 def client_of(hello: Mapping[str, object]) -> str | None:
