@@ -1,9 +1,10 @@
-"""Processors, memory, clock, disk, and a job's file on it."""
+"""Processors, memory, open files, clock, disk, and a job's file on it."""
 
 from __future__ import annotations
 
 import math
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from keras_strom.doctor.finding import Finding, Grade, of_errors
 from keras_strom.job.machine_limits import available_memory, threads_left, usable_cores
 from keras_strom.job.network import format_address
 from keras_strom.runner.job_file import JobFile
+from keras_strom.runner.process import check_open_files
 
 # TensorFlow, Keras and a small model; a larger one needs more.
 _LEAST_MEMORY = 1 << 30
@@ -64,6 +66,7 @@ def findings(workers: int, checkpoint_dir: str | None) -> Iterator[Finding]:
     yield _memory(workers)
     if (left := threads_left()) is not None:
         yield _threads(workers, left)
+    yield _open_files()
     if checkpoint_dir is not None:
         yield _folder(Path(checkpoint_dir))
 
@@ -110,6 +113,16 @@ def _threads(workers: int, left: int) -> Finding:
         f"{words}: one may have {_THREADS}, and fails where no other can be started",
         "fewer workers, or a control group with a larger pids.max",
     )
+
+
+def _open_files() -> Finding:
+    try:
+        check_open_files()
+    except OSError as error:
+        return Finding("open files", Grade.BAD, str(error))
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    words = "without a limit" if limit == resource.RLIM_INFINITY else f"up to {limit} of a process"
+    return Finding("open files", Grade.GOOD, words)
 
 
 def existing(folder: Path) -> Path:

@@ -49,6 +49,7 @@ from keras_strom.runner.work import Function, Script
 GRACE_SECONDS = 5.0
 
 _FIRST_INHERITED_FD = 100
+_LEAST_INHERITED = 2  # The job's credentials, and a socket to the runner.
 
 _logger = logging.getLogger(__name__)
 
@@ -225,13 +226,8 @@ class WorkerProcess:
         fds = []
 
         def keep(low: int) -> int:
-            # The worker has it under the same number, which is to be free there.
             try:
-                fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FIRST_INHERITED_FD)
-            except OSError as error:
-                if error.errno in (errno.EINVAL, errno.EMFILE):
-                    raise OSError(_too_few_open_files()) from error
-                raise
+                fd = _inheritable(low)
             finally:
                 os.close(low)
             inherited.callback(os.close, fd)
@@ -419,12 +415,35 @@ class WorkerProcess:
             os.close(self._report_fd)
 
 
-def _too_few_open_files() -> str:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        f"the limit of open files, {limit}, is too low: a worker needs some from number "
-        f"{_FIRST_INHERITED_FD} on; raise it (ulimit -n)"
-    )
+def check_open_files() -> None:
+    """Refuses a limit of open files under which no worker of several can be started.
+
+    Raises:
+        OSError: it is too low; in words.
+    """
+    with contextlib.ExitStack() as stack:
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, nothing)
+        for _ in range(_LEAST_INHERITED):
+            stack.callback(os.close, _inheritable(nothing))
+
+
+def _inheritable(low: int) -> int:
+    """The same file under a number that is free in a worker, which has it under that, too.
+
+    Raises:
+        OSError: the limit of open files is too low for that, in words; or another.
+    """
+    try:
+        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FIRST_INHERITED_FD)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EMFILE):
+            raise
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise OSError(
+            f"the limit of open files, {limit}, is too low: a worker needs some from number "
+            f"{_FIRST_INHERITED_FD} on; raise it (ulimit -n)"
+        ) from error
 
 
 def worker_variables(work: Script | Function, env: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -280,6 +281,22 @@ def test_too_little_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "available_memory", lambda: 3 << 29)
     assert named("memory", machine.findings(1, None)).grade is Grade.GOOD
     assert named("memory", machine.findings(2, None)).grade is Grade.WARNING
+
+
+def test_a_limit_of_open_files_that_is_too_low_for_a_run_is_found() -> None:
+    assert named("open files", machine.findings(1, None)).grade is Grade.GOOD
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = sorted(os.listdir("/proc/self/fd"))
+    for limit in (64, 101):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        try:
+            found = machine._open_files()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert found.grade is Grade.BAD
+        assert found.words.startswith(f"the limit of open files, {limit}, is too low: a worker")
+        assert found.words.endswith("raise it (ulimit -n)")
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_memory_of_which_the_system_says_nothing_is_told(
