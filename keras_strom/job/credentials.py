@@ -105,22 +105,28 @@ class Credentials:
             InvalidOption: no such file, one that others can read, or not credentials.
         """
         try:
+            mode = os.stat(path).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # A folder has words of its own.
+                raise errors.InvalidOption(
+                    f"{path} is no file with credentials, but a device or a pipe"
+                )
             with open(path, encoding="utf-8", errors="replace") as file:  # It may be any file.
-                status = os.fstat(file.fileno())
-                if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                    raise errors.InvalidOption(
-                        f"{path} can be read by others (mode {stat.S_IMODE(status.st_mode):04o}); "
-                        f"make it private (chmod 600 {path}) and take a new secret"
-                    )
+                mode = os.fstat(file.fileno()).st_mode
                 text = file.read()
         except OSError as error:
             raise errors.InvalidOption(
                 f"cannot read the credentials in {path}: {error.strerror}; {_remedy(path, error)}"
             ) from error
         try:
-            return cls.from_json(text)
+            found = cls.from_json(text)
         except errors.InvalidOption as error:
             raise errors.InvalidOption(f"{path}: {error}") from None
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):  # Of another file this advice could do harm.
+            raise errors.InvalidOption(
+                f"{path} can be read by others (mode {stat.S_IMODE(mode):04o}); make it private "
+                f"(chmod 600 {path}) and take a new secret"
+            )
+        return found
 
     def open_memory_file(self) -> int:
         """Puts the credentials into a sealed memory file that a child process can inherit.

@@ -122,8 +122,9 @@ def _host(text: str, where: str) -> Host:
         name, rest = bracketed[1] + _ipv6(bracketed[2], where), text[bracketed.end() :]
     else:
         if text.count(":") > 1:
+            example = "[fd00::7]" if set(text) & set("[]") else f"[{text}]"
             raise errors.InvalidOption(
-                f"{where}: put an IPv6 address into brackets, as in [{text}] or [fd00::7]:4"
+                f"{where}: put an IPv6 address into brackets, as in {example} or [fd00::7]:4"
             )
         name, colon, slots = text.partition(":")
         rest = colon + slots

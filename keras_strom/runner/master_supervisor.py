@@ -25,6 +25,7 @@ from keras_strom.job import environment
 from keras_strom.job.credentials import KEY_BYTES, Credentials
 from keras_strom.job.network import HostPort, format_address
 from keras_strom.runner.master_options import MasterOptions
+from keras_strom.runner.outcome import signal_name
 from keras_strom.runner.started_process import module_command
 
 _logger = logging.getLogger("keras_strom")
@@ -124,7 +125,10 @@ class SupervisedMaster:
                 if self._closing:
                     return
                 self._keep_events()
-                self._note(f"the master (process {self._process.pid}) has ended with code {code}")
+                how = f"has ended with code {code}"
+                if code < 0:
+                    how = f"was ended by {signal_name(-code)}"
+                self._note(f"the master (process {self._process.pid}) {how}")
                 short = time.monotonic() - started < _SHORT_LIFE_SECONDS
                 self._short_lives = self._short_lives + 1 if short else 0
                 self._closing = not self._start_another()

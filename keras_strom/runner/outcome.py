@@ -101,7 +101,7 @@ class Outcome:
         """How it failed in a few words that follow "worker 1": "was killed by SIGKILL"."""
         if self.exit_code < 0:
             why = _gpus_last_words(self.log_tail) if self.exit_code == -signal.SIGABRT else ""
-            return f"was killed by {_signal_name(-self.exit_code)}" + why
+            return f"was killed by {signal_name(-self.exit_code)}" + why
         if "\n" in self.traceback:
             return f"failed: {exception_line(self.traceback)}"
         return self.traceback.removeprefix("it ")
@@ -162,7 +162,7 @@ def described_exit(exit_code: int, tail: Sequence[str]) -> str:
         # Python shows no traceback of a script that it cannot read.
         error = tail[-1] if tail and _UNREADABLE_SCRIPT.match(tail[-1]) else ""
         return f"it ended with exit code {exit_code}" + (f": {error}" if error else "")
-    name = _signal_name(-exit_code)
+    name = signal_name(-exit_code)
     hint = "; was it out of memory?" if -exit_code == signal.SIGKILL else ""
     if -exit_code == signal.SIGABRT:
         hint = _gpus_last_words(tail)
@@ -175,7 +175,8 @@ def _gpus_last_words(tail: Sequence[str]) -> str:
     return "" if found is None else f", for its GPU has failed ({found[0]})"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Such as "SIGKILL"."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -169,11 +169,11 @@ def test_a_bad_credentials_file_is_named_and_not_quoted(tmp_path: Path) -> None:
     path = tmp_path / "credentials"
     with pytest.raises(errors.EnvironmentInvalid, match=r"KERAS_STROM_CREDENTIALS.*credentials"):
         ClusterEnvironment(credentials_path=str(path)).load_credentials()
-    path.write_text(Credentials.new().to_json().replace("secret", "sceret"))
+    path.write_text(Credentials.new().to_json())
     path.chmod(0o644)
     with pytest.raises(errors.EnvironmentInvalid, match="chmod 600"):
         ClusterEnvironment(credentials_path=str(path)).load_credentials()
-    path.chmod(0o600)
+    path.write_text(Credentials.new().to_json().replace("secret", "sceret"))
     with pytest.raises(errors.EnvironmentInvalid) as raised:
         ClusterEnvironment(credentials_path=str(path)).load_credentials()
     assert Credentials.new().to_json()[:20] not in str(raised.value)
@@ -182,6 +182,22 @@ def test_a_bad_credentials_file_is_named_and_not_quoted(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\0")  # A file of something else.
     with pytest.raises(errors.EnvironmentInvalid, match="must be a JSON object"):
         ClusterEnvironment(credentials_path=str(path)).load_credentials()
+
+
+def test_nobody_is_told_to_make_what_holds_no_secret_private(tmp_path: Path) -> None:
+    """As root that would take /dev/null from everybody else."""
+    other, pipe = tmp_path / "other", tmp_path / "pipe"
+    other.write_text("root:x:0:0\n")
+    other.chmod(0o644)
+    os.mkfifo(pipe)
+    for path, words in (
+        (other, "must be a JSON object"),
+        (pipe, "a device or a pipe"),
+        (Path(os.devnull), "a device or a pipe"),
+    ):
+        with pytest.raises(errors.InvalidOption, match=words) as raised:
+            Credentials.read(str(path))
+        assert "chmod" not in str(raised.value)
 
 
 def test_credentials_of_the_wrong_length_are_refused() -> None:

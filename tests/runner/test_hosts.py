@@ -73,6 +73,7 @@ def test_hosts_are_read(text: str, hosts: list[tuple[str, int]]) -> None:
         ("a:four", "'four' after a is no number"),
         ("a:", "'' after a is no number"),
         ("fd00::7", r"put an IPv6 address into brackets, as in \[fd00::7\]"),
+        ("[::1:2", r"put an IPv6 address into brackets, as in \[fd00::7\] or "),
         ("[10.0.0.4]", "'10.0.0.4' is no IPv6 address"),
         ("[fd00::7]4", "'4' after fd00::7 is no number"),
         ("-oProxyCommand=x", "is no host"),
