@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -64,6 +65,7 @@ class _Node:
         wire: to the program that runs there; None = there is none.
         client: the address by which it sees this machine.
         address: that its workers would have; None = not known.
+        rank: of the first of them in a run.
         found: what has been found so far.
     """
 
@@ -72,6 +74,7 @@ class _Node:
     wire: ssh.SshWire | None = None
     client: str | None = None
     address: str | None = None
+    rank: int = 0
     found: list[Finding] = dataclasses.field(default_factory=list)
 
     def add(self, *found: Finding) -> None:
@@ -118,8 +121,8 @@ def examine_hosts(
     counts = _filled([host.slots for host in hosts], workers)
     here = sum(count for host, count in zip(hosts, counts, strict=True) if host.is_here)
     nodes = [
-        _Node(host, count or host.slots)
-        for host, count in zip(hosts, counts, strict=True)
+        _Node(host, count or host.slots, rank=after - count)
+        for host, count, after in zip(hosts, counts, itertools.accumulate(counts), strict=True)
         if not host.is_here
     ]
     if not nodes:
@@ -342,7 +345,8 @@ def _try_ways(
         answer = node.ask(question, _ANSWER_SECONDS + node.workers * _JOIN_SECONDS)
         status = _without(addresses - {node.address}, trial.status())
         found = map(Finding.from_json, answer["findings"])
-        node.add(*(_with_the_masters_view(one, status) for one in found))
+        views = (_with_the_masters_view(one, status) for one in found)
+        node.add(*(_as_in_a_run(one, first, node.rank) for one in views))
 
     with trial:
         list(together.map(functools.partial(_guarded, join), tried, firsts))
@@ -401,7 +405,21 @@ def _talk(node: _Node, network: NetworkConfig, host: str) -> None:
         node.add(Finding("relay", Grade.BAD, str(error)))
         return
     found = map(Finding.from_json, answer["findings"])
-    node.add(*(_with_the_masters_view(one, status) for one in found))
+    views = (_with_the_masters_view(one, status) for one in found)
+    node.add(*(_as_in_a_run(one, 1, node.rank) for one in views))
+
+
+def _as_in_a_run(finding: Finding, first: int, rank: int) -> Finding:
+    """A finding of a trial, whose workers on a machine begin with `first`, by the run's ranks."""
+
+    def of_run(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return f"worker {number - first + rank}" if number >= first else found[0]
+
+    words, remedy = (
+        re.sub(r"\bworker (\d+)\b", of_run, text) for text in (finding.words, finding.remedy)
+    )
+    return dataclasses.replace(finding, words=words, remedy=remedy)
 
 
 def _with_the_masters_view(finding: Finding, status: dict[str, Any]) -> Finding:

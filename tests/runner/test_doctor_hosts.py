@@ -277,6 +277,22 @@ def test_another_hosts_packets_are_no_sign_of_address_translation() -> None:
     assert "packets do not reach the master" in verdict(words, own)
 
 
+def test_a_worker_is_called_by_its_rank_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Finding("relay", Grade.BAD, "worker 4 hears nothing", "is there worker 4, worker 0?")
+    found = hosts._as_in_a_run(trial, 3, 2)
+    assert (found.words, found.remedy) == ("worker 3 hears nothing", "is there worker 3, worker 0?")
+
+    class Silent:
+        def __init__(self, _: Any, __: Any, *, rank: int, **___: Any) -> None:
+            raise errors.Unreachable(f"worker {rank} hears nothing")
+
+    There(monkeypatch, lambda *_: None)
+    monkeypatch.setattr(there, "Worker", Silent)
+    found_all = examine_hosts(parse_hosts("a:2,localhost,b"), None, NetworkConfig())
+    words = {one.node: one.words for one in found_all if one.check == "relay"}
+    assert words == {"a": "worker 0 hears nothing", "b": "worker 3 hears nothing"}
+
+
 def test_hosts_are_filled_in_their_order() -> None:
     assert hosts._filled([2, 4, 1], 3) == [2, 1, 0]
 
