@@ -19,7 +19,6 @@ from keras_strom.job.network import HostPort
 from keras_strom.runner.job_checkpoints import JobCheckpoints
 from keras_strom.runner.master_options import Master, MasterOptions, StartMaster
 
-
 _SHARED_NOTHING = (
     "no worker has made a StromStrategy, so each has run by itself and nothing was shared: make "
     "one, and the model in its scope"
