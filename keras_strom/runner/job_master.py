@@ -106,6 +106,15 @@ class JobMaster:
             return failure
         return failure.with_verdict(verdict(failure.traceback, self._master.status()))
 
+    def lost_at_last(self) -> set[int]:
+        """The ranks whose processes the master has lost without a word, and not seen again."""
+        latest = {one["rank"]: one for one in self.status().get("events", ())}
+        return {
+            int(rank)
+            for rank, event in latest.items()
+            if event["type"] == "lost" and " failed: " not in event["text"]
+        }
+
     def of_nothing_shared(self) -> str:
         """What to say of a job in which no worker has looked for the master; "" = some has."""
         return "" if self.status().get("events_total", 1) else _SHARED_NOTHING

@@ -183,7 +183,17 @@ def launch(
             master.end_well()
             if words := master.of_nothing_shared():
                 console.message(words)
+            for rank in sorted(master.lost_at_last()):
+                if not outcomes[rank].exit_code:
+                    console.message(_WITHOUT_GOODBYE.format(rank))
             return outcomes
+
+
+_WITHOUT_GOODBYE = (
+    "worker {} has ended with exit code 0 and without a goodbye, as os._exit(0) and some native "
+    "libraries end a process: if that was in the middle of its fit, the others have trained on "
+    "without it"
+)
 
 
 def _name(job: Job) -> str:

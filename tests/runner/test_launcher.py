@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import pickle
+import re
 import select
 import signal
 import socket
@@ -95,6 +96,23 @@ def test_scripts_that_train_nothing_together_are_told_so(tmp_path: Path) -> None
     *lines, last = stream.getvalue().splitlines()
     assert sorted(lines) == ["[0] I am 0", "[1] I am 1"]
     assert last.startswith("keras-strom: no worker has made a StromStrategy")
+
+
+def test_who_has_ended_well_and_not_said_goodbye_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ("lost: silent", "left", "lost: worker 2 failed: SystemExit: 0")
+    events = [
+        {"rank": rank, "type": text[:4], "text": f"worker {rank} was {text}"}
+        for rank, text in enumerate(texts)
+    ]
+    status = {"events_total": 4, "events": [{**events[1], "type": "lost"}, *events]}
+    monkeypatch.setattr(SilentMaster, "status", lambda _: status)
+    stream = io.StringIO()
+    job = Job(work=script(tmp_path, "pass"), workers=3)
+    launch(job, Console(3, stream), SilentMaster)
+    said = re.findall(r"worker (\d) has ended with exit code 0 and without a", stream.getvalue())
+    assert said == ["0"]
 
 
 def test_each_worker_of_a_machine_sees_one_gpu(tmp_path: Path) -> None:

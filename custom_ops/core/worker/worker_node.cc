@@ -47,7 +47,7 @@ void WorkerNode::HandleTimeout(int64_t now_ns) {
   }
   if (s.up && now_ns - s.last_beacon_ns >= s.options.failure_timeout_ns) {
     // The link answers but its master does not: the worker looks for it anew.
-    s.links->Close(now_ns, s.link, "no beacon");
+    s.links->Close(now_ns, s.link, "it has heard nothing of the master");
     s.LoseLink("");
   }
   s.tree.HandleTimeout(now_ns);
