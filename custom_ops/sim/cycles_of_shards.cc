@@ -255,44 +255,55 @@ std::optional<int64_t> CyclesOfShards::Find(Shard* shard, std::span<const float>
   return std::nullopt;
 }
 
-// What is allowed for `part`, where each snapshot that was pending for the part before it is in the
-// cycle in which it is there.
-std::vector<CyclesOfShards::Assignment> CyclesOfShards::AsInPart(const Part& before,
-                                                                 const Assignment& assignment,
-                                                                 const Part& part,
-                                                                 std::vector<Assignment> allowed) {
-  for (size_t i = 0; i < part.pending.size(); ++i) {
-    for (size_t j = 0; j < before.pending.size(); ++j) {
-      if (before.pending[j].values == part.pending[i].values) allowed[i] = {assignment[j]};
-    }
-  }
-  return allowed;
-}
-
 // One in which these cycles have changed it, and only these; nullopt = there is none. `allowed`:
 // of each part the cycles of each snapshot.
 std::optional<CyclesOfShards::Course> CyclesOfShards::CourseTo(
     const Shard& shard, const Changes& changes, const std::vector<std::vector<Assignment>>& allowed,
     bool is_target, std::span<const float> values) const {
-  Course course{changes, {}};
-  Changes seen(changes.size());
-  for (size_t p = 0; p < shard.parts.size(); ++p) {
+  const auto fits = [&](size_t p, const Assignment& assignment) {
     const Part& part = shard.parts[p];
-    const auto fits = [&](const Assignment& assignment) {
-      if (!Fits(shard, part, changes, assignment, is_target, Of(values, part.range))) return false;
+    return Fits(shard, part, changes, assignment, is_target, Of(values, part.range));
+  };
+  const auto complete = [&](Course course) -> std::optional<Course> {
+    Changes seen(changes.size());
+    for (const Assignment& assignment : course.of_parts) {
       for (const int64_t cycle : assignment) {
         if (cycle >= 0) seen[static_cast<size_t>(cycle)] = true;
       }
-      course.of_parts.push_back(assignment);
-      return true;
-    };
-    // The last part may be so short that several would fit it.
-    const bool as_before =
-        p > 0 && AnyCombination(
-                     AsInPart(shard.parts[p - 1], course.of_parts.back(), part, allowed[p]), fits);
-    if (!as_before && !AnyCombination(allowed[p], fits)) return std::nullopt;
+    }
+    return seen == changes ? std::optional(std::move(course)) : std::nullopt;
+  };
+  // Mostly whole snapshots are in a cycle. A part may be so short, or what is given so near to what
+  // is there, that several ways fit it: that of all of them counts first.
+  std::optional<Course> found;
+  const bool are_alike = std::all_of(shard.parts.begin(), shard.parts.end(), [&](const Part& part) {
+    return IsPendingAlike(part, shard.parts.front());
+  });
+  if (are_alike) {
+    AnyCombination(allowed.front(), [&](const Assignment& assignment) {
+      for (size_t p = 0; p < shard.parts.size(); ++p) {
+        if (!fits(p, assignment)) return false;
+      }
+      found = complete({changes, std::vector<Assignment>(shard.parts.size(), assignment)});
+      return found.has_value();
+    });
   }
-  return seen == changes ? std::optional(std::move(course)) : std::nullopt;
+  if (found) return found;
+  Course course{changes, {}};
+  for (size_t p = 0; p < shard.parts.size(); ++p) {
+    const bool any = AnyCombination(allowed[p], [&](const Assignment& assignment) {
+      if (fits(p, assignment)) course.of_parts.push_back(assignment);
+      return course.of_parts.size() > p;
+    });
+    if (!any) return std::nullopt;
+  }
+  return complete(std::move(course));
+}
+
+bool CyclesOfShards::IsPendingAlike(const Part& a, const Part& b) {
+  return std::equal(
+      a.pending.begin(), a.pending.end(), b.pending.begin(), b.pending.end(),
+      [](const Snapshot& one, const Snapshot& other) { return one.values == other.values; });
 }
 
 // Whether they follow from what is known, by cycles for which these ticks have asked; nullopt where

@@ -106,8 +106,7 @@ class CyclesOfShards final : public GivenModels {
   std::optional<Course> CourseTo(const Shard& shard, const Changes& changes,
                                  const std::vector<std::vector<Assignment>>& allowed,
                                  bool is_target, std::span<const float> values) const;
-  static std::vector<Assignment> AsInPart(const Part& before, const Assignment& assignment,
-                                          const Part& part, std::vector<Assignment> allowed);
+  static bool IsPendingAlike(const Part& a, const Part& b);
   void NoteUnseen(Shard* shard, const Course& course);
   static std::optional<int64_t> Find(Shard* shard, std::span<const float> values);
   void Install(Shard* shard, const Course& course);

@@ -19,13 +19,15 @@ constexpr double kSingular = 1e-9;
 constexpr double kLeastShare = .05;
 
 // The coefficients of `columns` whose sum comes nearest to `values`; nullopt where there are
-// several such.
+// several such, or nearly so: where errors of `tolerance` in the values may change one by much.
 std::optional<std::vector<double>> Solve(const std::vector<std::vector<double>>& columns,
-                                         const std::vector<double>& values) {
+                                         const std::vector<double>& values, double tolerance) {
   const size_t size = columns.size();
   const auto product = [](const std::vector<double>& a, const std::vector<double>& b) {
     return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
   };
+  const double least =
+      static_cast<double>(values.size()) * std::pow(tolerance / kCoefficientTolerance, 2);
   std::vector<std::vector<double>> rows;
   for (const std::vector<double>& column : columns) {
     std::vector<double>& row = rows.emplace_back();
@@ -37,7 +39,8 @@ std::optional<std::vector<double>> Solve(const std::vector<std::vector<double>>&
     for (size_t row = at; row < size; ++row) {
       if (std::abs(rows[row][at]) > std::abs(rows[pivot][at])) pivot = row;
     }
-    if (std::abs(rows[pivot][at]) < kSingular * product(columns[at], columns[at])) {
+    if (std::abs(rows[pivot][at]) <
+        std::max(least, kSingular * product(columns[at], columns[at]))) {
       return std::nullopt;
     }
     rows[at].swap(rows[pivot]);
@@ -143,11 +146,14 @@ std::optional<std::string> ElasticExchanges::Read(const Answer& before,
     for (size_t i = 0; i < moved.size(); ++i) moved[i] -= before.values[i];
   }
   if (columns.size() > values.size() / 2) return std::nullopt;
-  const auto coefficients = Solve(columns, moved);
-  if (!coefficients) return std::nullopt;
-  float largest = 0;
-  for (const float value : values) largest = std::max(largest, std::abs(value));
+  double largest = 0;
+  for (const float value : values) largest = std::max<double>(largest, std::abs(value));
+  for (const std::vector<double>& column : columns) {
+    for (const double value : column) largest = std::max(largest, std::abs(value));
+  }
   const double tolerance = std::max(kElementTolerance, kRelativeTolerance * largest);
+  const auto coefficients = Solve(columns, moved, tolerance);
+  if (!coefficients) return std::nullopt;
   if (FurthestOff(columns, *coefficients, moved) > tolerance) {
     return "has an x~ that is no sum of what was given, and of what others have got before";
   }
