@@ -355,10 +355,10 @@ STROM_EXPORT int strom_worker_drain(strom_handle worker, int64_t timeout_ns);
  * everybody's, in `parameters` (size elements); of another worker's what equals the chief's need
  * not come over the network, and NULL is for one that has none. `options_text` must
  * be equal on all workers; a difference is refused and both texts are named.
- * `method` NULL is update sharing. The `ranges` (ascending, apart) are the variables that are trained,
- * and of a method what the joint model consists of, one behind the other. Equal on all workers.
- * `cycles` is what strom_worker_joint_cycles was at the end of the training that goes on, or in its
- * checkpoint; the most of all workers counts. 0 = training begins. */
+ * `method` NULL is update sharing. The `ranges` (ascending, apart) are the variables that are
+ * trained, and of a method what the joint model consists of, one behind the other. Equal on all
+ * workers. `cycles` is what strom_worker_joint_cycles was at the end of the training that goes on,
+ * or in its checkpoint; the most of all workers counts. 0 = training begins. */
 STROM_EXPORT int strom_worker_start(strom_handle worker, uint64_t generation, int64_t size,
                                     uint64_t layout_hash, const char* options_text,
                                     const strom_method* method, const strom_range* ranges,

@@ -408,24 +408,21 @@ def test_the_others_of_a_script_that_fails_between_two_fits_hear_why(tmp_path: P
 
 
 @pytest.mark.parametrize("on_loss", ["stop", "wait"])
-def test_who_waits_for_one_whose_script_ends_without_a_strategy_is_told_at_once(
-    tmp_path: Path, on_loss: str
+@pytest.mark.parametrize("joins", [True, False])
+def test_who_waits_for_one_whose_script_has_ended_without_a_training_fails_at_once(
+    tmp_path: Path, on_loss: str, joins: bool
 ) -> None:
-    script = tmp_path / "never_joins.py"
+    script = tmp_path / "never_trains.py"
     script.write_text(
-        "import logging, os, sys, keras, numpy as np, keras_strom\n"
-        "if not keras_strom.is_chief(): sys.exit()\n"
-        "class Heard(logging.Handler):\n"
-        "    def emit(self, record):\n"
-        "        sys.stdout.write(record.getMessage() + '\\n')\n"
-        "        if 'has ended' in record.getMessage(): sys.stdout.flush(); os._exit(0)\n"
-        "logging.getLogger('keras_strom').addHandler(Heard())\n"
-        + SMALL_MODEL
+        "import sys, keras, numpy as np, keras_strom\n"
+        + ("strategy = keras_strom.StromStrategy()\n" if joins else "")
+        + "if not keras_strom.is_chief(): sys.exit()\n"
+        + (SMALL_MODEL.replace("keras_strom.StromStrategy()", "strategy") if joins else SMALL_MODEL)
         + "model.fit(np.ones((8, 2)), np.ones(8), verbose=0)\n"
     )
-    done = launch(script, options=["--start-timeout", "60", "--on-master-loss", on_loss])
-    assert done.returncode == 0
-    assert done.stdout.count("[0] worker 1 has ended without a training, and this one may") == 1
+    done = launch(script, options=["--start-timeout", "600", "--on-master-loss", on_loss])
+    assert done.returncode == 1
+    assert "Refused: worker 1 has ended without a training, so none can start" in done.stderr
 
 
 LOOP = (

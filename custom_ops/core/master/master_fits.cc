@@ -88,6 +88,7 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
       if (live.link != 0) host_->Fail(other, Code::kRefused, difference.text);
     }
   }
+  FailWhoWaitsInVain();
 }
 
 // Under a master that has started nothing itself, but follows another one, the latest generation
@@ -387,12 +388,35 @@ void MasterFits::Lose(int32_t rank, uint64_t returning) {
   last_end_.Withdraw(rank);
   if (generation_) generation_->Lose(rank, returning);
   TellAllWhoLeft();
+  FailWhoWaitsInVain();
 }
 
 void MasterFits::NoteEnded(int32_t rank) {
   if (rank < 0 || rank >= membership_->workers()) return;
   ended_.insert(rank);
   TellAllWhoLeft();
+  FailWhoWaitsInVain();
+}
+
+// The first training begins with all. One whose process has ended in order comes no more, and who
+// waits for it would until the deadline.
+void MasterFits::FailWhoWaitsInVain() {
+  if (generation_ || min_workers_ > 0 || !KnowsWhoIsLost() || rendezvous_.empty()) return;
+  for (const int32_t rank : ended_) {
+    const Member* const member = membership_->FindRank(rank);
+    const bool is_here = member != nullptr && member->state != Member::State::kLost &&
+                         member->state != Member::State::kLeft;
+    if (is_here) continue;
+    rendezvous_.Clear();
+    for (const auto& [other, waiting] : membership_->members()) {
+      if (waiting.link == 0) continue;
+      host_->Fail(other, Code::kRefused,
+                  WorkerName(rank) +
+                      " has ended without a training, so none can start: all "
+                      "workers must call fit equally often");
+    }
+    return;
+  }
 }
 
 void MasterFits::NoteCannotStart(int32_t rank, const std::string& text) {

@@ -145,6 +145,7 @@ class MasterFits {
   bool KnowsWhoIsLost() const;
   void TellOvertaken(int64_t now_ns);
   void TellAllWhoLeft();
+  void FailWhoWaitsInVain();
   void TellWhoLeft(const Member& waiting);
   bool EveryoneAccountedFor(int64_t now_ns) const;
   int32_t LeastMembers() const;
