@@ -93,7 +93,7 @@ PYTHON_ARROWS = {
     },
     "__main__": {"cli"},
     "spark.data": {"errors", "checks", "lazy_names", "stale_files", "job", "strategy"},
-    "spark.inference": {"", "errors", "spark.data"},
+    "spark.inference": {"", "tracebacks", "errors", "spark.data"},
     "spark.runner": {
         *(
             "",

@@ -7,7 +7,6 @@ import errno
 import io
 import ipaddress
 import os
-import re
 import signal
 import site
 import socket
@@ -26,10 +25,7 @@ from hypothesis import strategies as st
 
 from keras_strom import cli, errors
 from keras_strom.dashboard.watching import Watching
-from keras_strom.doctor import Grade
-from keras_strom.doctor import hosts as doctors_hosts
 from keras_strom.job import environment
-from keras_strom.job import network as job_network
 from keras_strom.job.interfaces import InterfaceAddress
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner import agent, fleet, functions, launcher, remote_machine, wire
@@ -168,56 +164,6 @@ def test_the_master_has_an_address_by_which_every_host_may_reach_it(
     here = tuple(InterfaceAddress("eth0", ipaddress.ip_address(one)) for one in own)
     monkeypatch.setattr(fleet, "interface_addresses", lambda: here)
     assert fleet.seen_address(clients) == address
-
-
-def distant_fleet(client: str | None, told: list[str], workers: int = 2) -> fleet.Fleet:
-    """Of one other machine, which sees this one as `client`."""
-    machines = fleet.Fleet(parse_hosts("a:2"), workers, tell=told.append)
-    machines._clients, machines._remote = [client], [None]  # type: ignore[list-item]
-    return machines
-
-
-TRANSLATED = (
-    "the hosts see this machine as fe80::7, which is none of its addresses (address translation, "
-    "a jump host, or a link-local one)"
-)
-
-
-@pytest.mark.parametrize("routed", ["10.0.0.4", "127.0.0.1"])
-def test_an_address_that_hosts_may_not_reach_is_told(
-    routed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_network, "source_address", lambda _: routed)
-    monkeypatch.delenv("KERAS_STROM_IP", raising=False)
-    told: list[str] = []
-    seen_elsewhere = distant_fleet("fe80::7", told)
-    node = doctors_hosts._Node(Host("a"), 2, client="fe80::7")
-    default = NetworkConfig()
-    if routed == "127.0.0.1":
-        remedy = "one of its own: give --master-address or --network-mask"
-        with pytest.raises(errors.AddressError, match=rf"^{re.escape(TRANSLATED)}, .* {remedy}$"):
-            seen_elsewhere.master_host(default)
-        with pytest.raises(errors.AddressError, match=re.escape(TRANSLATED)):
-            doctors_hosts._doubt(default, [node], routed)
-    else:
-        assert seen_elsewhere.master_host(default) == routed
-        words = f"{TRANSLATED}, so the master takes {routed}"
-        remedy = "if workers do not reach it, give --master-address or --network-mask"
-        assert told == [f"{words}; {remedy}"]
-        doubt = doctors_hosts._doubt(default, [node], routed)
-        found = doctors_hosts._address(routed, doubt)
-        assert (found.grade, found.remedy) == (Grade.WARNING, remedy)
-        assert words in found.words
-    told.clear()
-    assert distant_fleet(None, told).master_host(default) == routed
-    assert distant_fleet("fe80::7", told, workers=1).master_host(default) is None  # Has no master.
-    for address, host in (("203.0.113.9:7", None), ("127.0.0.1", "127.0.0.1")):
-        chosen = NetworkConfig(master_address=address)
-        assert seen_elsewhere.master_host(chosen) == host
-        assert doctors_hosts._doubt(chosen, [node], routed) is None
-    assert seen_elsewhere.master_host(LOOPBACK) is None
-    assert doctors_hosts._doubt(LOOPBACK, [node], routed) is None
-    assert not told
 
 
 # ------------------------------------------------------------------ jobs
