@@ -406,7 +406,7 @@ void Application::HandOver(int64_t now_ns) {
 void Application::LeaveOnceHeld(int64_t now_ns) {
   if (node_->LastHeld() < *handed_over_ || node_->GivenBytes() > 0) return;
   hooks_.on_drained();
-  if (GivenModels* const models = Models()) models->Drain(rank_);
+  if (GivenModels* const models = Models()) models->Drain(now_ns, rank_);
   record_.state = ApplicationRecord::State::kDrained;
   next_action_ns_ = kNever;
   node_->Leave(now_ns, std::string(kDrained));

@@ -67,10 +67,12 @@ void CyclesOfShards::Join(int32_t rank, bool late) {
   ended_.erase(rank);
 }
 
-void CyclesOfShards::Drain(int32_t rank) {
+void CyclesOfShards::Drain(int64_t now_ns, int32_t rank) {
   for (Shard& shard : shards_) {
     for (Part& part : shard.parts) {
-      for (Snapshot& snapshot : part.pending) snapshot.is_held |= snapshot.rank == rank;
+      for (Snapshot& snapshot : part.pending) {
+        if (snapshot.rank == rank && !snapshot.held_ns) snapshot.held_ns = now_ns;
+      }
     }
   }
 }
@@ -92,7 +94,7 @@ void CyclesOfShards::Note(Given given) {
                     std::make_shared<const std::vector<float>>(std::move(given.values)),
                     struck_->CalmSince(given.rank),
                     struck_->Has(given.rank),
-                    false};
+                    std::nullopt};
   if (is_last) {
     ended_.insert(given.rank);
   } else {
@@ -186,13 +188,15 @@ CyclesOfShards::Assignment CyclesOfShards::Allowed(const Shard& shard, const Sna
     if (next != shard.asked_ns.end() && snapshot.given_ns > next->second) continue;
     allowed.push_back(static_cast<int64_t>(cycle));
     const auto asked = shard.asked_ns.find(ticks[cycle]);
-    if (snapshot.may_be_lost && !snapshot.is_held) continue;
+    if (snapshot.may_be_lost && !snapshot.held_ns) continue;
     if (ticks[cycle] == kEnd) return allowed;
     if (asked == shard.asked_ns.end()) continue;
+    // What may have been lost, and be given again, is there at last when its worker leaves.
+    if (snapshot.may_be_lost && *snapshot.held_ns > asked->second - kOnTimeNs) continue;
     // Nobody waits for one that comes late or has ended; what it has given is there if it was given
     // well before.
     const bool is_awaited =
-        snapshot.tick == ticks[cycle] && !snapshot.is_held && !ended_.contains(snapshot.rank);
+        snapshot.tick == ticks[cycle] && !snapshot.held_ns && !ended_.contains(snapshot.rank);
     const int64_t patience_ns = is_awaited ? kOnTimeNs : -kOnTimeNs;
     if (snapshot.given_ns <= asked->second + patience_ns) return allowed;
   }

@@ -37,7 +37,7 @@ class CyclesOfShards final : public GivenModels {
                  StruckRanks* struck, ModelTally* tally);
 
   void Join(int32_t rank, bool late) override;
-  void Drain(int32_t rank) override;
+  void Drain(int64_t now_ns, int32_t rank) override;
   std::string Take(int32_t rank, std::span<const float> values) override;
   std::string TakeTarget(int32_t rank, int32_t shard, uint64_t tick,
                          std::span<const float> values) override;
@@ -54,8 +54,8 @@ class CyclesOfShards final : public GivenModels {
     double weight = 0;
     std::shared_ptr<const std::vector<float>> values;  // of the shard
     std::optional<int64_t> calm_since;
-    bool may_be_lost = false;  // its worker has been struck since it was given
-    bool is_held = false;      // its worker has left once the master had it
+    bool may_be_lost = false;        // its worker has been struck since it was given
+    std::optional<int64_t> held_ns;  // its worker has left then, once the master had it
   };
   struct Part {
     ElementRange range;  // within the shard

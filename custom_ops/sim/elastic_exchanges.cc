@@ -93,7 +93,7 @@ void ElasticExchanges::Note(Given given) {
       {given.rank, attempts_[given.rank], is_last, moves, false, std::move(given.values)});
 }
 
-void ElasticExchanges::Drain(int32_t rank) {
+void ElasticExchanges::Drain(int64_t /*now_ns*/, int32_t rank) {
   for (Thing& thing : given_) {
     thing.is_held |= thing.rank == rank && thing.attempt == attempts_[rank];
   }

@@ -34,7 +34,7 @@ class ElasticExchanges final : public GivenModels {
                    StruckRanks* struck, ModelTally* tally);
 
   void Join(int32_t rank, bool late) override;
-  void Drain(int32_t rank) override;
+  void Drain(int64_t now_ns, int32_t rank) override;
   void Ask(int32_t rank) override;
   std::string Take(int32_t rank, std::span<const float> values) override;
   std::string End(std::span<const float> values) override;

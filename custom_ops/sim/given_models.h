@@ -94,7 +94,7 @@ class GivenModels {
     Note(std::move(given));
   }
   // It leaves, and all that it has given is with the master.
-  virtual void Drain(int32_t /*rank*/) {}
+  virtual void Drain(int64_t /*now_ns*/, int32_t /*rank*/) {}
   // EASGD: it asks for the joint model.
   virtual void Ask(int32_t /*rank*/) {}
   // It installs the joint model, or the mean, for which it has asked or given. What is wrong with

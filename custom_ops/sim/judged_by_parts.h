@@ -36,8 +36,8 @@ class JudgedByParts final : public GivenModels {
   void Join(int32_t rank, bool late) override {
     for (const Part& part : parts_) part.model->Join(rank, late);
   }
-  void Drain(int32_t rank) override {
-    for (const Part& part : parts_) part.model->Drain(rank);
+  void Drain(int64_t now_ns, int32_t rank) override {
+    for (const Part& part : parts_) part.model->Drain(now_ns, rank);
   }
   void Ask(int32_t rank) override {
     for (const Part& part : parts_) part.model->Ask(rank);

@@ -34,6 +34,15 @@ void ShardAgent::Register() {
   next_ns_ = 0;
 }
 
+int64_t ShardAgent::BytesToGive() const {
+  int64_t bytes = 0;
+  for (const Given& given : given_) {
+    const bool waits = given.is_whole && (!registered_ || leaving_ == given.mark);
+    if (waits && !IsHeld(given)) bytes += std::ssize(*given.values) * kFloatBytes;
+  }
+  return bytes;
+}
+
 void ShardAgent::LinkDown() {
   registered_ = false;
   targets_ = {};

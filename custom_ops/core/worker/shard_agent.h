@@ -90,6 +90,8 @@ class ShardAgent {
   // Of gradients, of which the last snapshot is made, or Done::kNone. The master asks one of those
   // who have ended for it, for all have the same.
   uint64_t rounds_in_last() const;
+  // Of what was given and is on no link: that leaves part by part, and while the master's is down.
+  int64_t BytesToGive() const;
   // That the joint model has finished, as the master has told last.
   uint64_t cycles() const { return cycles_; }
 

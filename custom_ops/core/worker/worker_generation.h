@@ -119,6 +119,7 @@ class WorkerGeneration {
   void AskDonation(int32_t own_rank, bool is_up);
   // Training on a joint model; null otherwise.
   ShardAgent* joint() { return joint_ ? &*joint_ : nullptr; }
+  const ShardAgent* joint() const { return joint_ ? &*joint_ : nullptr; }
 
   // --- the link to the master
   // The master counts on this worker over the link at hand: what it waits for is said (again).

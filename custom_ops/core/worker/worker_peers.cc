@@ -8,7 +8,9 @@ bool WorkerNode::IsToPeer(LinkId link) const { return state_->peers.Has(link); }
 int64_t WorkerNode::GivenBytes() const {
   const State& s = *state_;
   if (!s.generation->plan().IsJoint() || s.life == State::Life::kOver) return 0;
-  int64_t bytes = s.up ? s.links->QueuedBytes(s.link) : 0;
+  const ShardAgent* const joint = s.generation->joint();
+  int64_t bytes = joint == nullptr ? 0 : joint->BytesToGive();
+  if (s.up) bytes += s.links->QueuedBytes(s.link);
   for (const int32_t rank : s.peers.ranks()) {
     if (const LinkId link = s.peers.LinkTo(rank)) bytes += s.links->QueuedBytes(link);
   }

@@ -116,6 +116,37 @@ TEST_P(JointModelTest, WhatADrainedWorkerHasGivenCounts) {
   }
 }
 
+// It waits for its link, over which it gives again what the master may not have.
+TEST_P(JointModelTest, WhatAWorkerHasGivenCountsThoughItIsToDrainWhileItsLinkIsDown) {
+  const auto [kind, phases, bfloat16, gradients] = GetParam();
+  Script script = ScriptOf(PlanOf(kind, phases, bfloat16, gradients));
+  if (gradients != 0) GTEST_SKIP() << "rounds have gone on without it, and it may not come back";
+  script.steps = {400};
+  if (kind != STROM_MPCA) script.plan.method.steps = 5;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    SimulationOptions options;
+    options.seed = seed;
+    options.plan.paths.delay_ns = 5 * kMillisecond;
+    Fault& cut = options.plan.faults.emplace_back();
+    cut.kind = Fault::Kind::kPartition;
+    cut.at_ns = static_cast<int64_t>(300 + 7 * seed) * kMillisecond;
+    cut.for_ns = 900 * kMillisecond;
+    cut.ranks = {2};
+    Fault& drain = options.plan.faults.emplace_back();
+    drain.kind = Fault::Kind::kDrain;
+    drain.at_ns = cut.at_ns + 700 * kMillisecond;
+    drain.for_ns = 4'000 * kMillisecond;
+    drain.ranks = {2};
+    Simulation simulation(options, std::vector<Script>(kWorkers, script));
+    simulation.Run();
+    EXPECT_EQ(simulation.violations(), std::vector<std::string>{}) << "seed " << seed;
+    EXPECT_EQ(simulation.drained(), 1) << "seed " << seed;
+    for (int32_t rank = 0; rank < kWorkers; ++rank) {
+      EXPECT_EQ(simulation.worker(rank).state, State::kFinished) << "seed " << seed;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Methods, JointModelTest,
     testing::Values(MethodCase{STROM_SPARKNET, 1, 0, 1}, MethodCase{STROM_SPARKNET, 1, 1, 1},
