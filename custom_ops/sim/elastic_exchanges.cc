@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -11,6 +12,7 @@ namespace strom {
 namespace {
 
 constexpr size_t kRememberedAnswers = 30;
+constexpr size_t kSettledAtOnce = 32;
 constexpr double kCoefficientTolerance = .02;
 // Of the sum of a few roundings of numbers below some thousands, and of larger ones.
 constexpr double kElementTolerance = 1e-2;
@@ -90,7 +92,7 @@ void ElasticExchanges::Note(Given given) {
                              : std::any_of(given.values.begin(), given.values.end(),
                                            [](float v) { return v != 0; });
   given_.push_back(
-      {given.rank, attempts_[given.rank], is_last, moves, false, std::move(given.values)});
+      {given.rank, attempts_[given.rank], is_last, moves, false, std::move(given.values), false});
 }
 
 void ElasticExchanges::Drain(int64_t /*now_ns*/, int32_t rank) {
@@ -117,7 +119,8 @@ bool ElasticExchanges::CanRead() const {
 ElasticExchanges::Numbers ElasticExchanges::Candidates(const Answer& before) const {
   Numbers numbers;
   auto contained = before.contains.begin();
-  for (size_t number = 0; number < given_.size(); ++number) {
+  for (size_t number = first_open_; number < given_.size(); ++number) {
+    if (given_[number].is_settled) continue;
     if (contained != before.contains.end() && *contained == number) {
       ++contained;
     } else if (given_[number].moves) {
@@ -232,7 +235,29 @@ std::string ElasticExchanges::Take(int32_t rank, std::span<const float> values) 
   }
   answers_.insert(at, std::move(answer));
   if (answers_.size() > kRememberedAnswers) answers_.pop_front();
+  Settle();
   return "";
+}
+
+// What is in every answer that anything is compared with is in all that come.
+void ElasticExchanges::Settle() {
+  const Numbers* least = &answers_.front().contains;
+  for (const auto& [rank, question] : questions_) {
+    if (question.before.values.empty()) return;
+    if (question.before.contains.size() < least->size()) least = &question.before.contains;
+  }
+  if (least->size() < kSettledAtOnce) return;
+  const Numbers settled = *least;
+  const auto forget = [&](Numbers* numbers) {
+    Numbers rest;
+    std::set_difference(numbers->begin(), numbers->end(), settled.begin(), settled.end(),
+                        std::back_inserter(rest));
+    *numbers = std::move(rest);
+  };
+  for (Answer& answer : answers_) forget(&answer.contains);
+  for (auto& [rank, question] : questions_) forget(&question.before.contains);
+  for (const size_t number : settled) given_[number].is_settled = true;
+  while (first_open_ < given_.size() && given_[first_open_].is_settled) ++first_open_;
 }
 
 std::string ElasticExchanges::End(std::span<const float> values) {

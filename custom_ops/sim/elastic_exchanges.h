@@ -51,6 +51,7 @@ class ElasticExchanges final : public GivenModels {
     bool moves = false;    // x~
     bool is_held = false;  // its worker has left once the master had it
     std::vector<float> values;
+    bool is_settled = false;
   };
   struct Answer {
     Numbers contains;
@@ -61,6 +62,7 @@ class ElasticExchanges final : public GivenModels {
     size_t given = 0;
   };
 
+  void Settle();
   std::string Name(size_t number) const;
   bool CanRead() const;
   Numbers Candidates(const Answer& before) const;
@@ -72,6 +74,8 @@ class ElasticExchanges final : public GivenModels {
   bool is_known_;  // x~ has some answer to begin with
   std::map<int32_t, int32_t> attempts_;
   std::vector<Thing> given_;
+  size_t first_open_ =
+      0;  // all before are settled: in all answers, which do not name them any more
   size_t given_lasts_ = 0;
   size_t first_certain_ = 0;  // what was given before may be in the first answer, or come later
   std::map<int32_t, Question> questions_;
