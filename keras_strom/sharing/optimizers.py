@@ -33,9 +33,16 @@ def parts_of(optimizer: Any) -> list[Any]:
     return [] if inner is None else list(getattr(inner, "optimizers", [inner]))
 
 
-def kinds_of(optimizer: Any) -> str:
-    """The classes of `parts_of`, as a user reads them: "Adam", or "Adam, SGD"; "none" for None."""
-    return ", ".join(type(rule).__name__ for rule in parts_of(optimizer)) or "none"
+def compiled_options(models: Sequence[Any]) -> str:
+    """What the optimizers of models add to the options that must agree on all workers.
+
+    Returns:
+        Such as ", optimizer=Adam", the class of each of `parts_of`; "" where there are none.
+    """
+    optimizers = (getattr(model, "optimizer", None) for model in models)
+    return "".join(
+        f", optimizer={type(rule).__name__}" for one in optimizers for rule in parts_of(one)
+    )
 
 
 def averages_of(rule: Any) -> list[Any]:

@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from keras_strom import errors
-from keras_strom._native.library import array_hash
-from keras_strom.sharing.optimizers import kinds_of, learning_rates_of, parts_of
+from keras_strom.sharing.optimizers import learning_rates_of, parts_of
 
 # Counts travel as float32 beside the weights; split at 2^20 they are exact up to 2^44.
 _SPLIT = 1 << 20
@@ -64,8 +62,7 @@ class Progress:
 
     Example:
         >>> Progress(model).start_values(initial_epoch=3, shared_steps=0)  # doctest: +SKIP
-        array([0.e+00, 3.e+00, 0.e+00, 0.e+00, 0.e+00, 7.e+01, 0.e+00, 1.e+03, 1.e-03],
-              dtype=float32)
+        array([0.e+00, 3.e+00, 0.e+00, 0.e+00, 0.e+00, 7.e+01, 1.e-03], dtype=float32)
     """
 
     def __init__(self, model: Any) -> None:
@@ -73,31 +70,16 @@ class Progress:
         self._optimizers = parts_of(getattr(model, "optimizer", None))
 
     def start_values(self, initial_epoch: int, shared_steps: int) -> npt.NDArray[np.float32]:
-        """First epoch, shared steps, each optimizer's steps, their kinds, learning rates.
-
-        Returns:
-            float32, exact. Of the kinds a hash.
-        """
+        """First epoch, shared steps, each optimizer's steps, learning rates; float32, exact."""
         counts = [first_epoch_of(self._model) or initial_epoch, shared_steps]
         counts += [int(_count_of(optimizer).numpy()) for optimizer in self._optimizers]
-        counts.append(self._hash_of_kinds())
         halves = [half for count in counts for half in divmod(count, _SPLIT)]
         return np.asarray([*halves, *self.learning_rates()], np.float32)
 
     def install_start(self, values: npt.NDArray[np.float32]) -> tuple[int, int]:
-        """Takes over what `start_values` gave on the chief; first epoch and shared steps.
-
-        Raises:
-            UnsupportedOptimizer: the chief's is of another class.
-        """
-        end = 2 * (3 + len(self._optimizers))
+        """Takes over what `start_values` gave on the chief; first epoch and shared steps."""
+        end = 2 * (2 + len(self._optimizers))
         counts = [int(high) * _SPLIT + int(low) for high, low in values[:end].reshape(-1, 2)]
-        if counts.pop() != self._hash_of_kinds():
-            raise errors.UnsupportedOptimizer(
-                f"this worker's model is compiled with {kinds_of(self._model.optimizer)}, worker "
-                "0's with another optimizer, so their updates do not belong together: compile "
-                "alike on all workers"
-            )
         begin_fit_at(self._model, counts[0])
         for optimizer, steps in zip(self._optimizers, counts[2:], strict=True):
             _count_of(optimizer).assign(steps)
@@ -127,11 +109,6 @@ class Progress:
         for variable, rate in zip(self._rates, rates, strict=True):
             if np.float32(variable.numpy()) != np.float32(rate):
                 variable.assign(rate)
-
-    def _hash_of_kinds(self) -> int:
-        """Less than 2^40, so that it travels as a count does."""
-        kinds = kinds_of(getattr(self._model, "optimizer", None)).encode()
-        return array_hash(np.frombuffer(kinds, np.uint8)) % (_SPLIT * _SPLIT)
 
     @property
     def _rates(self) -> list[Any]:

@@ -39,7 +39,7 @@ from keras_strom.sharing.model_state import (
     read,
     take_over_adapted,
 )
-from keras_strom.sharing.optimizers import HASH_LENGTH, state_hash
+from keras_strom.sharing.optimizers import HASH_LENGTH, compiled_options, state_hash
 from keras_strom.sharing.participant import Participant
 from keras_strom.sharing.progress import Progress, install_standing, standing_of
 from keras_strom.sharing.step import SharedStep
@@ -357,7 +357,7 @@ class Generation:
                     self._number,
                     self.began.layout_size,
                     layout,
-                    sharing.options_text,
+                    sharing.options_text + compiled_options(self._models),
                     sharing.space.read(),
                     method=joint.method,
                     ranges=joint.ranges,

@@ -7,7 +7,6 @@ from typing import Any
 import keras
 import pytest
 
-from keras_strom import errors
 from keras_strom.sharing.progress import Progress
 
 
@@ -24,15 +23,3 @@ def test_every_worker_takes_over_the_chiefs_count_of_steps(options: dict[str, An
     values = Progress(chief).start_values(initial_epoch=3, shared_steps=5)
     assert Progress(other).install_start(values) == (3, 5)
     assert int(other.optimizer._iterations.numpy()) == 70_001
-
-
-@pytest.mark.parametrize("other", [keras.optimizers.SGD(0.01), keras.optimizers.AdamW(0.01)])
-def test_an_optimizer_of_another_class_than_the_chiefs_is_refused(other: Any) -> None:
-    values = Progress(_model()).start_values(initial_epoch=0, shared_steps=0)
-    model = _model()
-    model.compile(other, "mse")
-    with pytest.raises(
-        errors.UnsupportedOptimizer,
-        match=f"compiled with {type(other).__name__}, worker 0's with another",
-    ):
-        Progress(model).install_start(values)
