@@ -127,13 +127,14 @@ def test_a_launcher_that_is_killed_leaves_nothing_and_its_job_goes_on(
     flags = ["--checkpoint-dir", str(checkpoints), "--checkpoint-interval", "0.4"]
     flags += ["--on-master-loss", "wait", *FAILURE_TIMEOUT]
     work = elastic.Job(pause=0.02)
+    trains = tmp_path / "trains-1-0"
     process = job.launch("host1,host2", *flags, *training(tmp_path, work))
-    wait_for(lambda: list(checkpoints.glob("checkpoint-*")), DEADLINE)
+    # A slow first batch may be in a checkpoint before the worker says that it has trained it.
+    wait_for(lambda: trains.exists() and list(checkpoints.glob("checkpoint-*")), DEADLINE)
     process.kill()
     process.communicate()
     for machine in (1, 2):
         job.wait_until_empty(machine)
-    trains = tmp_path / "trains-1-0"
     trains.unlink()
     process = job.launch("host3,host2", *flags, *training(tmp_path, work))
     wait_for(trains.exists, DEADLINE)
