@@ -121,7 +121,7 @@ TEST_P(JointModelTest, WhatAWorkerHasGivenCountsThoughItIsToDrainWhileItsLinkIsD
   const auto [kind, phases, bfloat16, gradients] = GetParam();
   Script script = ScriptOf(PlanOf(kind, phases, bfloat16, gradients));
   if (gradients != 0) GTEST_SKIP() << "rounds have gone on without it, and it may not come back";
-  script.steps = {400};
+  script.steps = {900};
   if (kind != STROM_MPCA) script.plan.method.steps = 5;
   for (uint64_t seed = 0; seed < 8; ++seed) {
     SimulationOptions options;
