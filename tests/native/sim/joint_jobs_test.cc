@@ -129,12 +129,13 @@ TEST_P(JointModelTest, WhatAWorkerHasGivenCountsThoughItIsToDrainWhileItsLinkIsD
     options.plan.paths.delay_ns = 5 * kMillisecond;
     Fault& cut = options.plan.faults.emplace_back();
     cut.kind = Fault::Kind::kPartition;
-    cut.at_ns = static_cast<int64_t>(300 + 7 * seed) * kMillisecond;
+    const int64_t cut_ns = static_cast<int64_t>(300 + 7 * seed) * kMillisecond;
+    cut.at_ns = cut_ns;
     cut.for_ns = 900 * kMillisecond;
     cut.ranks = {2};
     Fault& drain = options.plan.faults.emplace_back();
     drain.kind = Fault::Kind::kDrain;
-    drain.at_ns = cut.at_ns + 700 * kMillisecond;
+    drain.at_ns = cut_ns + 700 * kMillisecond;
     drain.for_ns = 4'000 * kMillisecond;
     drain.ranks = {2};
     Simulation simulation(options, std::vector<Script>(kWorkers, script));
