@@ -38,14 +38,22 @@ bool AnyCombinationOfSome(const std::vector<Choice>& choices, Visit visit) {
   });
 }
 
-// As a joint model of one shard is cut.
-inline std::vector<ElementRange> PartsOf(const JointPlan& plan) {
+// Judging more elements, of a shard or a model that is judged part by part, would take long.
+inline constexpr int64_t kMostJudged = int64_t{1} << 12;
+
+// As a shard of so many elements is cut, from 0 on.
+inline std::vector<ElementRange> PartsOfShard(const JointPlan& plan, int64_t size) {
   std::vector<ElementRange> parts;
   const int64_t elements = PartElements(plan.method, plan.size());
-  for (int64_t at = 0; at < plan.size(); at += elements) {
-    parts.push_back({at, std::min(elements, plan.size() - at)});
+  for (int64_t at = 0; at < size; at += elements) {
+    parts.push_back({at, std::min(elements, size - at)});
   }
   return parts;
+}
+
+// As a joint model of one shard is cut.
+inline std::vector<ElementRange> PartsOf(const JointPlan& plan) {
+  return PartsOfShard(plan, plan.size());
 }
 
 }  // namespace strom

@@ -26,8 +26,6 @@ constexpr int64_t kEnd = INT64_MAX;
 // What has been given so long ago comes no more.
 constexpr int64_t kComesNoMoreNs = 60'000 * kMillisecond;
 constexpr double kRelativeTolerance = 1e-4;
-// Elements of a shard; more would take long.
-constexpr int64_t kMostElements = int64_t{1} << 12;
 
 bool IsNear(double expected, float value) {
   return std::abs(expected - value) <= kRelativeTolerance * (1 + std::abs(expected));
@@ -42,17 +40,16 @@ bool AreNear(std::span<const double> expected, std::span<const float> values) {
 CyclesOfShards::CyclesOfShards(const JointPlan& plan, std::optional<std::vector<float>> start,
                                StruckRanks* struck, ModelTally* tally)
     : GivenModels(plan, struck, tally) {
-  const int64_t elements = PartElements(plan.method, plan.size());
   for (int32_t number = 0; number < plan.method.phases; ++number) {
     Shard& shard = shards_.emplace_back();
     shard.range = ShardOf(plan.size(), plan.method.phases, number);
     shard.last_tick = number - plan.method.phases;
-    shard.is_known = start && shard.range.size <= kMostElements;
+    shard.is_known = start && shard.range.size <= kMostJudged;
     if (!shard.is_known) continue;
     const std::span<const float> joint = Of(*start, shard.range);
-    for (int64_t at = 0; at < shard.range.size; at += elements) {
+    for (const ElementRange& range : PartsOfShard(plan, shard.range.size)) {
       Part& part = shard.parts.emplace_back();
-      part.range = {at, std::min(elements, shard.range.size - at)};
+      part.range = range;
       const std::span<const float> here = Of(joint, part.range);
       part.joint.assign(here.begin(), here.end());
       part.trajectory.resize(part.joint.size());

@@ -25,7 +25,7 @@ class JudgedByParts final : public GivenModels {
   JudgedByParts(const JointPlan& plan, const std::optional<std::vector<float>>& start,
                 StruckRanks* struck, ModelTally* tally)
       : GivenModels(plan, struck, tally) {
-    if (plan.size() > kMostElements) return;
+    if (plan.size() > kMostJudged) return;
     for (const ElementRange& range : PartsOf(plan)) {
       std::optional<std::vector<float>> here;
       if (start) here = Copy(*start, range);
@@ -62,8 +62,6 @@ class JudgedByParts final : public GivenModels {
   }
 
  private:
-  static constexpr int64_t kMostElements = int64_t{1} << 12;  // more would take long
-
   struct Part {
     ElementRange range;
     std::unique_ptr<Model> model;

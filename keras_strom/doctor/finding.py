@@ -47,6 +47,20 @@ class Finding:
         return cls(**{**fields, "grade": Grade(fields["grade"])})  # type: ignore[arg-type]
 
 
+def unless(check: str, words: str, doubt: str | None, remedy: str) -> Finding:
+    """A good finding, or a warning that says what the `doubt` is, and the remedy.
+
+    Args:
+        check: as in the finding.
+        words: what was found, in either case.
+        doubt: None = there is none.
+        remedy: what to do about it.
+    """
+    if doubt is None:
+        return Finding(check, Grade.GOOD, words)
+    return Finding(check, Grade.WARNING, f"{words}: {doubt}", remedy)
+
+
 def of_errors(check: str, look: Callable[[], Finding]) -> Finding:
     """What `look` finds; an error of keras-strom is a bad finding in the error's words."""
     try:

@@ -24,7 +24,7 @@ from keras_strom import errors
 from keras_strom.checks import whole_number
 from keras_strom.doctor import machine, network_path, software
 from keras_strom.doctor.examination import examine
-from keras_strom.doctor.finding import Finding, Grade
+from keras_strom.doctor.finding import Finding, Grade, unless
 from keras_strom.doctor.there import exchange, without_ports
 from keras_strom.job import environment
 from keras_strom.job.joining import verdict
@@ -256,10 +256,7 @@ def _doubt(network: NetworkConfig, nodes: Sequence[_Node], master: str) -> str |
 
 
 def _address(words: str, doubt: str | None) -> Finding:
-    if doubt is None:
-        return Finding("address", Grade.GOOD, words)
-    remedy = f"if workers do not reach it, {ANOTHER_ADDRESS}"
-    return Finding("address", Grade.WARNING, f"{words}: {doubt}", remedy)
+    return unless("address", words, doubt, f"if workers do not reach it, {ANOTHER_ADDRESS}")
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_strom.doctor.finding import Finding, Grade, of_errors
+from keras_strom.doctor.finding import Finding, Grade, of_errors, unless
 from keras_strom.job.machine_limits import available_memory, threads_left, usable_cores
 from keras_strom.job.network import format_address
 from keras_strom.runner.job_file import JobFile
@@ -35,14 +35,9 @@ def clock(ahead: float, unsure: float, whose: str) -> Finding:
     """
     side = "ahead of" if ahead > 0 else "behind"
     words = f"{abs(ahead):.3f} s {side} {whose}, give or take {unsure:.3f} s"
-    if abs(ahead) - unsure < _CLOCK_SECONDS:
-        return Finding("clock", Grade.GOOD, words)
-    return Finding(
-        "clock",
-        Grade.WARNING,
-        f"{words}: logs and timelines of the machines do not fit together",
-        "have it follow a time server (timedatectl set-ntp true)",
-    )
+    is_near = abs(ahead) - unsure < _CLOCK_SECONDS
+    doubt = None if is_near else "logs and timelines of the machines do not fit together"
+    return unless("clock", words, doubt, "have it follow a time server (timedatectl set-ntp true)")
 
 
 def secret(path: str) -> Finding:
@@ -76,15 +71,10 @@ def _processors(workers: int) -> Finding:
     words = (
         f"{cores:g} {'core' if cores == 1 else 'cores'} for {workers} worker{'s' * (workers > 1)}"
     )
-    if workers <= cores:
-        return Finding("processors", Grade.GOOD, words)
     most = max(1, math.floor(cores))
-    return Finding(
-        "processors",
-        Grade.WARNING,
-        f"{words}: they take turns, and train no faster than {most} would",
-        f"-np {most}, or more machines",
-    )
+    doubt = f"they take turns, and train no faster than {most} would"
+    remedy = f"-np {most}, or more machines"
+    return unless("processors", words, doubt if workers > cores else None, remedy)
 
 
 def _memory(workers: int) -> Finding:
@@ -93,26 +83,16 @@ def _memory(workers: int) -> Finding:
         return Finding("memory", Grade.WARNING, "the system does not say how much is free")
     each = available / workers
     words = f"{available / 2**30:.1f} GiB are free, {each / 2**30:.1f} GiB for each worker"
-    if each >= _LEAST_MEMORY:
-        return Finding("memory", Grade.GOOD, words)
-    return Finding(
-        "memory",
-        Grade.WARNING,
-        f"{words}: TensorFlow and Keras alone take about {_LEAST_MEMORY / 2**30:g} GiB of each",
-        "fewer workers, or --warm-start, with which they share memory",
-    )
+    doubt = f"TensorFlow and Keras alone take about {_LEAST_MEMORY / 2**30:g} GiB of each"
+    remedy = "fewer workers, or --warm-start, with which they share memory"
+    return unless("memory", words, doubt if each < _LEAST_MEMORY else None, remedy)
 
 
 def _threads(workers: int, left: int) -> Finding:
     words = f"{left} more threads and processes may run here, {left // workers} for each worker"
-    if left >= workers * _THREADS:
-        return Finding("threads", Grade.GOOD, words)
-    return Finding(
-        "threads",
-        Grade.WARNING,
-        f"{words}: one may have {_THREADS}, and fails where no other can be started",
-        "fewer workers, or a control group with a larger pids.max",
-    )
+    doubt = f"one may have {_THREADS}, and fails where no other can be started"
+    remedy = "fewer workers, or a control group with a larger pids.max"
+    return unless("threads", words, doubt if left < workers * _THREADS else None, remedy)
 
 
 def _open_files() -> Finding:

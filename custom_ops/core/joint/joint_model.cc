@@ -43,7 +43,7 @@ ElementRange ShardOf(int64_t size, int32_t shards, int32_t shard) {
 }
 
 int64_t PartElements(const strom_method& method, int64_t size) {
-  const bool has_rounds = method.kind == STROM_SPARKNET || method.kind == STROM_EASGD_SYNCHRONOUS;
+  const bool has_rounds = HasRounds(method);
   const int64_t parts = has_rounds ? kPartsOfRound : kParts;
   return std::clamp(size / parts / kCut * kCut, kCut, has_rounds ? kMostOfRound : kPartElements);
 }
@@ -76,9 +76,7 @@ JointModel::JointModel(const strom_method& method, std::vector<float> start)
   if (HasRounds()) next_ = joint_;
 }
 
-bool JointModel::HasRounds() const {
-  return method_.kind == STROM_SPARKNET || method_.kind == STROM_EASGD_SYNCHRONOUS;
-}
+bool JointModel::HasRounds() const { return strom::HasRounds(method_); }
 
 int64_t JointModel::cycles() const {
   return std::min_element(shards_.begin(), shards_.end(),

@@ -29,16 +29,18 @@ inline std::span<const float> Of(std::span<const float> values, const ElementRan
   return values.subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.size));
 }
 
+// All workers exchange at once, and wait for each other.
+inline bool HasRounds(const strom_method& method) {
+  return method.kind == STROM_SPARKNET || method.kind == STROM_EASGD_SYNCHRONOUS;
+}
+
 struct JointPlan {
   strom_method method{};             // STROM_UPDATE_SHARING: there is no joint model
   std::vector<ElementRange> ranges;  // that are trained; ascending and apart
 
   bool IsJoint() const { return method.kind != STROM_UPDATE_SHARING; }
   bool IsMpca() const { return method.kind == STROM_MPCA; }
-  // All workers exchange at once, and wait for each other.
-  bool HasRounds() const {
-    return method.kind == STROM_SPARKNET || method.kind == STROM_EASGD_SYNCHRONOUS;
-  }
+  bool HasRounds() const { return strom::HasRounds(method); }
   // ... and what they exchange is no model, but a gradient, before each step of the optimizer.
   bool IsOfGradients() const { return method.gradients != 0; }
   int64_t size() const;  // elements of the joint model

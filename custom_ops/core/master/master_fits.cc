@@ -83,10 +83,7 @@ void MasterFits::HandleAnnounce(int64_t now_ns, const Member& member, const Anno
       host_->Fail(*difference.misfit, Code::kRefused, difference.text);
       continue;
     }
-    rendezvous_.Clear();
-    for (const auto& [other, live] : membership_->members()) {
-      if (live.link != 0) host_->Fail(other, Code::kRefused, difference.text);
-    }
+    RefuseAll(difference.text);
   }
   FailWhoWaitsInVain();
 }
@@ -407,15 +404,17 @@ void MasterFits::FailWhoWaitsInVain() {
     const bool is_here = member != nullptr && member->state != Member::State::kLost &&
                          member->state != Member::State::kLeft;
     if (is_here) continue;
-    rendezvous_.Clear();
-    for (const auto& [other, waiting] : membership_->members()) {
-      if (waiting.link == 0) continue;
-      host_->Fail(other, Code::kRefused,
-                  WorkerName(rank) +
-                      " has ended without a training, so none can start: all "
-                      "workers must call fit equally often");
-    }
-    return;
+    return RefuseAll(WorkerName(rank) +
+                     " has ended without a training, so none can start: all "
+                     "workers must call fit equally often");
+  }
+}
+
+// The training at hand can start for nobody.
+void MasterFits::RefuseAll(const std::string& reason) {
+  rendezvous_.Clear();
+  for (const auto& [rank, member] : membership_->members()) {
+    if (member.link != 0) host_->Fail(rank, Code::kRefused, reason);
   }
 }
 

@@ -146,6 +146,7 @@ class MasterFits {
   void TellOvertaken(int64_t now_ns);
   void TellAllWhoLeft();
   void FailWhoWaitsInVain();
+  void RefuseAll(const std::string& reason);
   void TellWhoLeft(const Member& waiting);
   bool EveryoneAccountedFor(int64_t now_ns) const;
   int32_t LeastMembers() const;
