@@ -37,11 +37,11 @@ def compiled_options(models: Sequence[Any]) -> str:
     """What the optimizers of models add to the options that must agree on all workers.
 
     Returns:
-        Such as ", optimizer=Adam", the class of each of `parts_of`; "" where there are none.
+        Such as " optimizer=Adam", the class of each of `parts_of`; "" where there are none.
     """
     optimizers = (getattr(model, "optimizer", None) for model in models)
     return "".join(
-        f", optimizer={type(rule).__name__}" for one in optimizers for rule in parts_of(one)
+        f" optimizer={type(rule).__name__}" for one in optimizers for rule in parts_of(one)
     )
 
 
