@@ -25,10 +25,10 @@ constexpr int64_t kMostUnasked = 2;
 constexpr int64_t kEnd = INT64_MAX;
 // What has been given so long ago comes no more.
 constexpr int64_t kComesNoMoreNs = 60'000 * kMillisecond;
-constexpr double kRelativeTolerance = 1e-4;
+constexpr double kRoundingTolerance = 1e-4;
 
 bool IsNear(double expected, float value) {
-  return std::abs(expected - value) <= kRelativeTolerance * (1 + std::abs(expected));
+  return std::abs(expected - value) <= kRoundingTolerance * (1 + std::abs(expected));
 }
 
 bool AreNear(std::span<const double> expected, std::span<const float> values) {

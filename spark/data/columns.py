@@ -67,8 +67,8 @@ class Columns:
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
             raise errors.InvalidOption(
-                f"columns named twice: {', '.join(map(repr, twice))}; where one is wanted twice, as "
-                "by an autoencoder, give a copy a name of its own "
+                f"columns named twice: {', '.join(map(repr, twice))}; where one is wanted twice, "
+                "as by an autoencoder, give a copy a name of its own "
                 f"(df.withColumn('copy', df[{twice[0]!r}]))"
             )
 

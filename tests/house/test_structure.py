@@ -200,6 +200,16 @@ def test_only_the_ops_include_tensorflow() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("room", ["sim", *ROOM_ARROWS])
+def test_no_two_files_of_a_room_have_constants_of_one_name(room: str) -> None:
+    """`make test` compiles several files of a room at once."""
+    files: dict[str, list[str]] = {}
+    for path in sorted((NATIVE / room).glob("*.cc")):
+        for name in re.findall(r"^constexpr [^=({]*?\b(k[A-Z]\w*)", path.read_text(), re.MULTILINE):
+            files.setdefault(name, []).append(path.name)
+    assert not {name: paths for name, paths in files.items() if len(paths) > 1}
+
+
 def test_every_mutation_finds_the_words_that_it_takes_out() -> None:
     """What builds the mutants says so too, but only once nearly everything else is built."""
     lost = []

@@ -5,9 +5,9 @@
 namespace strom {
 namespace {
 
-constexpr int64_t kToleratedLoss = 64;  // one packet in so many
-constexpr int64_t kLeastBudget = 4;     // part of the whole
-constexpr int64_t kBudgetStep = 64;     // part of the whole
+constexpr int64_t kHeavyLoss = 64;   // part of the packets
+constexpr int64_t kLeastBudget = 4;  // part of the whole
+constexpr int64_t kBudgetStep = 64;  // part of the whole
 
 }  // namespace
 
@@ -43,7 +43,7 @@ int64_t Grants::ActiveSenders(int64_t now_ns) const {
 
 void Grants::EndPeriod(int64_t next_period) {
   const bool shared = heard_ > 1;
-  if (shared && lost_packets_ * kToleratedLoss > arrived_packets_) {
+  if (shared && lost_packets_ * kHeavyLoss > arrived_packets_) {
     budget_bytes_ = std::max(budget_bytes_ / 4 * 3, options_.shared_bytes / kLeastBudget);
   } else {
     const int64_t larger = budget_bytes_ + options_.shared_bytes / kBudgetStep;
