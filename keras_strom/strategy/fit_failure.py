@@ -42,6 +42,8 @@ _DRAINED = " has drained: "
 _LEFT = " has left"
 _FIT_FAILED = "its fit failed: "  # Of one without which the others train on.
 _ANEW = " left to join anew: " + _FIT_FAILED
+_RETURNS = (" is back", " has joined anew", " answers again")
+_SEEKS = "; looking for it"  # Of the master.
 _SCRIPT_FAILED = "its script has failed: "
 _BEFORE = re.compile(r"fit (\d+) failed on worker (\d+): (.*)", re.DOTALL)
 _BEGINS = re.compile(r"worker (\d+) begins generation (\d+)")
@@ -171,12 +173,20 @@ def lost_workers(worker: TrainingWorker) -> list[str]:
 
     One that joins anew is none, but where the others train on without it.
     """
-    parted = (_LOST, _DRAINED, _ANEW)
-    return [text for text in worker.status()["notices"] if any(map(text.__contains__, parted))]
+    return list(filter(_is_lost, worker.status()["notices"]))
+
+
+def _is_lost(notice: str) -> bool:
+    return any(words in notice for words in (_LOST, _DRAINED, _ANEW))
+
+
+def tells_of_cut(notice: str) -> bool:
+    """Whether somebody was lost or is back, or the master is out of reach or answers again."""
+    return _is_lost(notice) or notice.endswith(_RETURNS) or _SEEKS in notice
 
 
 class LostMeanwhile:
-    """What the master says of lost workers from here on.
+    """What this worker has heard of lost workers from here on.
 
     Args:
         worker: this one's connection; None where it is alone.
@@ -184,23 +194,38 @@ class LostMeanwhile:
 
     def __init__(self, worker: TrainingWorker | None) -> None:
         self._worker = worker
-        self._first = self._start = 0
-        self.training_starts()
-        self._first = self._start
+        self._first = self._start = self._told = len(self._notices())
 
     def training_starts(self) -> None:
         """Who left to join anew has come back by now, or was told of as lost besides."""
-        if self._worker is not None:
-            self._start = len(lost_workers(self._worker))
+        self._start = len(self._notices())
 
     def words(self) -> list[str]:
-        """Of each."""
-        found = [] if self._worker is None else lost_workers(self._worker)
-        return [
-            text
-            for i, text in enumerate(found)
-            if i >= (self._start if _ANEW in text else self._first)
-        ]
+        """Of each that was lost, or has left."""
+        notices = enumerate(self._notices())
+        return [text for i, text in notices if _is_lost(text) and self._counts(i, text)]
+
+    def tell(self, who: str) -> None:
+        """Logs what is new: who was lost, who is back, and how it is with this worker's own line.
+
+        Args:
+            who: this worker, "worker 1 (attempt 0)".
+        """
+        notices = self._notices()
+        for i, text in enumerate(notices[self._told :], self._told):
+            if _is_lost(text):
+                if self._counts(i, text):
+                    _logger.warning("%s trains on while %s", who, text)
+            elif i >= self._start and tells_of_cut(text):
+                _logger.warning("%s: %s", who, text)
+        self._told = len(notices)
+
+    def _counts(self, number: int, notice: str) -> bool:
+        return number >= (self._start if _ANEW in notice else self._first)
+
+    def _notices(self) -> list[str]:
+        notices: list[str] = [] if self._worker is None else self._worker.status()["notices"]
+        return notices
 
 
 def tell_of_those_who_left(worker: TrainingWorker, told_of: set[str], words: str) -> None:

@@ -23,6 +23,7 @@ from keras_strom.checks import flag
 from keras_strom.sharing.model_checks import path_of
 from keras_strom.sharing.pulled_step import PulledStep
 from keras_strom.sharing.step import SharedStep
+from keras_strom.strategy.fit_failure import tells_of_cut
 from keras_strom.strategy.pull_figures import PullFigures
 from keras_strom.strategy.warned_once import WarnOnce
 
@@ -254,7 +255,8 @@ class StromMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 figures["threshold"],
             )
         late = figures["staleness"]
-        if late > _LATE_STEPS and late > _LATE_GROWTH * self._staleness_before > 0:
+        cut = now.cuts > before.cuts  # What has waited meanwhile came late.
+        if not cut and late > _LATE_STEPS and late > _LATE_GROWTH * self._staleness_before > 0:
             self._warn_once(
                 "updates of other workers were %.0f steps late, %.0f in the epoch before: a worker "
                 "or its network cannot keep up. Use larger batches or a higher threshold, or bound "
@@ -304,6 +306,8 @@ class _Snapshot:
         applied: the last counter that was applied of each other worker's origin.
         sending_seconds: how long training has waited for the network to take updates.
         others_seconds: how long for the others' updates of a step (max_staleness is not None).
+        cuts: how many workers were lost, or are back, as far as this one was told; its own line
+            to the master counts as well.
         clock: a monotonic time in seconds.
     """
 
@@ -313,11 +317,12 @@ class _Snapshot:
     applied: dict[str, int]
     sending_seconds: float
     others_seconds: float
+    cuts: int
     clock: float
 
     @classmethod
     def of(cls, sharing: Sharing) -> _Snapshot:
-        bytes_sent, applied, sending, others = 0, {}, 0.0, 0.0
+        bytes_sent, applied, sending, others, cuts = 0, {}, 0.0, 0.0, 0
         if sharing.worker is not None:
             status = sharing.worker.status()
             bytes_sent = int(status["counters"]["bytes_sent"])
@@ -325,6 +330,7 @@ class _Snapshot:
             others = status["step_wait_ns"] / 1e9
             own = str(status["origin"])
             applied = {k: v for k, v in status["node"]["applied"].items() if k != own}
+            cuts = sum(map(tells_of_cut, status["notices"]))
         step = _shared(sharing)
         return cls(
             step.totals,
@@ -333,6 +339,7 @@ class _Snapshot:
             applied,
             sending,
             others,
+            cuts,
             time.monotonic(),
         )
 

@@ -54,8 +54,8 @@ from keras_strom.strategy.user_errors import no_training_data
 
 _logger = logging.getLogger("keras_strom")
 
-# How often a worker looks whether another has ended the training.
-_STOP_POLL_SECONDS = 0.5
+# How often a worker looks whether another has ended the training, was lost or is back.
+_POLL_SECONDS = 0.5
 
 
 class Training:
@@ -80,7 +80,6 @@ class Training:
         self._reported = False
         self._over = False  # Nobody waits for this worker any more.
         self._finished: Generation | None = None
-        self._lost_workers = 0
         self._epoch_closed = False
         self._last_epoch = False
         self._next_poll = 0.0
@@ -191,9 +190,11 @@ class Training:
         self._sharing.step.show_own(swapped=bool(self.projection.swappers))
         now = time.monotonic()
         if now >= self._next_poll:
-            self._next_poll = now + _STOP_POLL_SECONDS
-            if self._running().stop_requested():
+            self._next_poll = now + _POLL_SECONDS
+            running = self._running()
+            if running.stop_requested():
                 self._model.stop_training = True
+            running.lost.tell(self._who())
 
     def _waiting(self, why: str) -> contextlib.AbstractContextManager[None]:
         return doing(self._sharing.environment, "waiting", why)
@@ -282,7 +283,7 @@ class Training:
         self.watch.note_sound_state()
         self.logs.note_averages()
         self._model.stop_training = stop
-        self._tell_of_lost_workers(generation)
+        generation.lost.tell(self._who())
         if stop or self._last_epoch:
             self._finish(stop and here.is_chief)
         else:
@@ -423,12 +424,6 @@ class Training:
         sharing.has_left = True
         if joins_at_once:
             sharing.join_again()
-
-    def _tell_of_lost_workers(self, generation: Generation) -> None:
-        lost = generation.lost.words()
-        for words in lost[self._lost_workers :]:
-            _logger.warning("%s trains on while %s", self._who(), words)
-        self._lost_workers = len(lost)
 
     def _running(self) -> Generation:
         assert self._sharing.generation is not None

@@ -327,6 +327,33 @@ def test_who_has_joined_anew_by_the_start_of_a_training_is_not_lost_in_it() -> N
     assert lost.words() == ["worker 3 was lost: silent", failed]
 
 
+def test_it_is_told_once_who_was_lost_and_who_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    failed = "worker 1 left to join anew: its fit failed: ValueError: bad data"
+    notices = ["worker 2 was lost: silent", "worker 2 is back"]
+    worker = Mock(status=Mock(side_effect=lambda: {"notices": list(notices)}))
+    lost = fit_failure.LostMeanwhile(worker)
+    notices += [failed, "worker 1 has joined anew"]  # It is here by the start.
+    lost.training_starts()
+    lost.tell("worker 0 (attempt 0)")
+    assert not caplog.messages
+    sought = "the master at 10.0.0.1:2222 is out of reach (no authentic packet); looking for it"
+    found = "the master at 10.0.0.1:2222 answers again"
+    notices += [failed, "worker 1 has joined anew", sought, found, "worker 2 has left"]
+    for _ in range(2):
+        lost.tell("worker 0 (attempt 0)")
+        lost.tell("worker 0 (attempt 0)")
+        notices += ["worker 2 was lost: silent", "worker 2 is back"]
+    who = "worker 0 (attempt 0)"
+    assert caplog.messages == [
+        f"{who} trains on while {failed}",
+        f"{who}: worker 1 has joined anew",
+        f"{who}: {sought}",
+        f"{who}: {found}",
+        f"{who} trains on while worker 2 was lost: silent",
+        f"{who}: worker 2 is back",
+    ]
+
+
 def test_who_waits_for_a_start_hears_that_the_fit_has_failed_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

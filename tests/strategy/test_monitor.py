@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_strom import errors
 from keras_strom.sharing.threshold import FixedThreshold, TargetDensityThreshold
+from keras_strom.strategy import fit_failure
 from keras_strom.strategy import monitor as monitor_module
 from keras_strom.strategy.callbacks import off_the_chief
 from keras_strom.strategy.monitor import PERCENTILES, StromMonitor, percentile_table, residual_norm
@@ -196,6 +197,23 @@ def test_steps_too_short_for_the_network_are_warned_about_once(
     if words is not None:
         assert words in warned[0]
         assert "local_steps" in warned[0]
+
+
+@pytest.mark.parametrize("notices", [[], ["worker 1 was lost: silent", "worker 1 is back"]])
+def test_updates_that_come_late_after_a_cut_are_not_warned_about(
+    notices: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = _strategy()
+    _fit(strategy)
+    sharing = strategy._sharing
+    assert sharing is not None
+    monitor = StromMonitor()
+    monitor.attach(sharing)
+    monitor._staleness_before = 1.0
+    start = monitor_module._Snapshot.of(sharing)
+    end = dataclasses.replace(start, cuts=sum(map(fit_failure.tells_of_cut, notices)))
+    monitor._warn(monitor._figures(start, end) | {"staleness": 40.0}, start, end)
+    assert ("40 steps late" in caplog.text) == (not notices)
 
 
 def test_only_the_chief_has_one() -> None:

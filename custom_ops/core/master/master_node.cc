@@ -333,8 +333,8 @@ void MasterNode::State::HandleUp(const LinkEvent& event) {
             WorkerName(rank) + " (attempt " + std::to_string(joined.superseded->attempt) +
                 ") was lost: another process has taken its place"});
   }
-  events.push_back({MasterEvent::Type::kJoined, rank,
-                    WorkerName(rank) + (joined.resumed ? " is back" : " has joined")});
+  MasterEvent arrival{MasterEvent::Type::kJoined, rank, joined.Words()};
+  joined.returns ? Report(std::move(arrival)) : events.push_back(std::move(arrival));
   // While a generation runs, only ATTACH or LAYOUT says that it takes part in it.
   // So it is with one that RESUME may follow from.
   const bool says_more = fits.is_running() || membership.IsAdopted(*joined.member);

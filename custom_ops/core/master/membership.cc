@@ -48,6 +48,11 @@ uint64_t Membership::OriginOf(const Hello& hello) {
   return (epoch_ << 32) | ++last_sequence_;
 }
 
+std::string Membership::Joined::Words() const {
+  const char* how = resumed ? " is back" : returns ? " has joined anew" : " has joined";
+  return WorkerName(member->rank) + how;
+}
+
 Membership::Joined Membership::LinkUp(int64_t now_ns, LinkId link) {
   Joined joined;
   auto pending = pending_.find(link);
@@ -65,6 +70,7 @@ Membership::Joined Membership::LinkUp(int64_t now_ns, LinkId link) {
   auto [at, fresh] = members_.try_emplace(hello.rank);
   Member& member = at->second;
   joined.resumed = !fresh && member.origin == origin;
+  joined.returns = !fresh && (member.link == 0 || !joined.resumed);
   if (!fresh && member.link != 0) {
     joined.superseded = member;
     member.gone_ns = now_ns;

@@ -59,7 +59,10 @@ class Membership {
     Member* member = nullptr;  // null: not welcome any more
     std::string refusal;       // why: others have joined since the hello was judged
     bool resumed = false;      // the same process as before
+    bool returns = false;      // others have been told that this rank was lost, or has left
     std::optional<Member> superseded;
+
+    std::string Words() const;  // of a member: "worker 1 is back"
   };
   Joined LinkUp(int64_t now_ns, LinkId link);
   void LinkDown(LinkId link) { pending_.erase(link); }

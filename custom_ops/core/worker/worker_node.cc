@@ -342,6 +342,7 @@ void WorkerNode::State::HandleUp(const LinkEvent& event) {
   }
   const bool another = welcome.epoch > epoch && life == Life::kJoined;
   epoch = welcome.epoch;
+  const bool was_sought = give_up_ns.has_value();
   up = true;
   assembler = {};
   donation_assembler = {};
@@ -364,7 +365,11 @@ void WorkerNode::State::HandleUp(const LinkEvent& event) {
   if (welcome.origin != origin || (another && options.master_wait_ns == 0)) {
     return Fail(Code::kMasterLost, Master() + " no longer knows this worker; start it anew");
   }
-  if (another) FollowAnotherMaster();
+  if (another) {
+    FollowAnotherMaster();
+  } else if (was_sought) {
+    Note(Master() + " answers again");
+  }
   tree.MasterUp(now_ns, link, origin, epoch);
   if (resuming) return SendResume();
   const uint64_t number = generation->IsTraining() ? generation->layout().generation : 0;
@@ -399,8 +404,7 @@ void WorkerNode::State::LoseLink(const std::string& why) {
     Note(options.master_wait_ns > 0
              ? Master() + " is lost" + because + "; training waits for it to come back, at most " +
                    SecondsText(Patience())
-             : Master() + " has been silent for " + SecondsText(options.failure_timeout_ns) +
-                   "; looking for it" + because);
+             : Master() + " is out of reach" + because + "; looking for it");
     return Connect();
   }
   retry_ns = now_ns + options.failure_timeout_ns / kRetriesPerTimeout;

@@ -72,6 +72,28 @@ TEST(RejoiningTest, WhoHasLeftToJoinAnewIsNotLost) {
   EXPECT_EQ(notice->text, "worker 1 left to join anew: fit 2 failed on worker 1: bad data");
 }
 
+TEST(RejoiningTest, TheOthersHearWhoIsBack) {
+  Rejoining master;
+  EXPECT_FALSE(master.links.Last<Notice>(1)) << "joining for the first time is nothing to tell";
+  EXPECT_FALSE(master.links.Last<Notice>(2));
+  master.node.HandleLinkEvent(kNow, Down(2, Code::kUnreachable));
+  master.SayHello(3, 1, 2);  // the same process
+  master.node.HandleLinkEvent(kNow, Up(3));
+  EXPECT_EQ(master.links.Last<Notice>(1)->text, "worker 1 is back");
+  master.node.HandleLinkEvent(kNow, Down(3, Code::kUnreachable));
+  master.SayHello(4, 1, 4, 1);
+  master.node.HandleLinkEvent(kNow, Up(4));
+  EXPECT_EQ(master.links.Last<Notice>(1)->text, "worker 1 has joined anew");
+  EXPECT_FALSE(master.links.Last<Notice>(4)) << "its own";
+}
+
+TEST(RejoiningTest, ALinkThatReplacesAnotherBeforeThatWasMissedIsNotTold) {
+  Rejoining master;
+  master.SayHello(3, 1, 2);
+  master.node.HandleLinkEvent(kNow, Up(3));
+  EXPECT_FALSE(master.links.Last<Notice>(1));
+}
+
 // The others leave, too, and may be back only when the next one has failed there as well.
 TEST(RejoiningTest, WhoComesToTheStartLaterHearsWithWhomItCannotBe) {
   Rejoining master;

@@ -18,6 +18,7 @@
 namespace strom {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
 
 constexpr int64_t kTimeout = 1'000'000'000;
@@ -66,6 +67,20 @@ TEST_F(StoppingWorker, EndsWhereAnotherMasterAnswers) {
   const std::optional<Status> failure = Failure();
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->code, Code::kMasterLost);
+}
+
+TEST_F(StoppingWorker, TellsThatItSeeksTheMasterAndThatThisAnswersAgain) {
+  LinkEvent silent = Down(1, Code::kMasterLost);
+  silent.reason = "no authentic packet for 1.0 s";
+  node->HandleLinkEvent(kTimeout, silent);
+  node->HandleLinkEvent(kTimeout, Welcomed(2, {kOrigin, 0, 1}));
+  std::vector<std::string> told;
+  while (auto event = node->PollEvent()) {
+    if (event->type == WorkerEvent::Type::kNotice) told.push_back(event->text);
+  }
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_THAT(told[0], HasSubstr("is out of reach (no authentic packet for 1.0 s); looking for"));
+  EXPECT_THAT(told[1], EndsWith("answers again"));
 }
 
 TEST_F(StoppingWorker, SaysWhyItLostTheWayToTheMaster) {
