@@ -343,19 +343,22 @@ def _explained() -> Iterator[None]:
 
     Raises:
         StromError: the task's own.
+        ExecutorMismatch: it was run by another Python, or among other packages, than the driver.
         WorkerFailed: a task has failed as often as Spark lets it.
     """
     from ..data.checked import explain
+    from ..runner.executors import refuse_mismatch
     from ..runner.runner import root_cause
 
     try:
         yield
     except Exception as error:
         text = str(error)
+        rank, (host, cause) = -1, root_cause(text)
         if told := re.search(_TOLD, text, re.MULTILINE):
             rank, host = int(told["rank"] or -1), told["host"]
-            raise errors.WorkerFailed(rank, host, root_cause(text[told.end() :])[1]) from None
-        explained = explain(error)
-        if explained is error:
-            explained = errors.WorkerFailed(-1, *root_cause(text))
-        raise explained from None
+            cause = root_cause(text[told.end() :])[1]
+        elif (explained := explain(error)) is not error:
+            raise explained from None
+        refuse_mismatch(host, cause)
+        raise errors.WorkerFailed(rank, host, cause) from None

@@ -129,3 +129,17 @@ def test_an_error_of_keras_strom_in_a_task_is_raised_as_it_is(
     nothing: Any = None
     with pytest.raises(errors.InvalidData, match="row 3"):
         averaging_tasks.train_round(nothing, nothing, 0, 1, 0)
+
+
+def test_an_executor_with_other_packages_or_another_python_is_named() -> None:
+    of_spark = "Task 1 in stage 2.0 failed (TID 7) (node7 executor 2): Traceback (most recent "
+    of_worker = "keras_strom.errors.WorkerFailed: worker 3 on node7 failed: Traceback (most recent "
+    for text in (
+        f"{of_spark}call last):\nModuleNotFoundError: No module named 'keras_strom'\n\tat org.",
+        f"{of_worker}call last):\nModuleNotFoundError: No module named 'tensorflow'",
+        f"{of_spark}call last):\nRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has "
+        "different version: 3.9 than that in driver: 3.11, PySpark cannot run\n\tat org.",
+    ):
+        words = r"executor on node7 (has|runs) "
+        with pytest.raises(errors.ExecutorMismatch, match=words), _explained():
+            raise RuntimeError(text)
