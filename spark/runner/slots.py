@@ -32,6 +32,8 @@ _POLL_SECONDS = 0.2
 # Where nobody says how many executors there should be, those that come at all have come by then.
 _STARTING_SECONDS = 15.0
 _GROWING_SECONDS = 4.0
+# By then a cluster has started another executor in the place of one that was lost, if it ever does.
+_REPLACING_SECONDS = 60.0
 # Waiting that takes longer is worth a line.
 _SILENT_SECONDS = 5.0
 # Spark's own number on YARN and Kubernetes.
@@ -167,7 +169,8 @@ def choose_workers(
 
     Executors that Spark has granted may take long to start. So where the application may have as
     many slots as are wanted, it is given the whole of the time-out, counted from its own start,
-    until it has them; otherwise the first seconds.
+    until it has them; otherwise the first seconds. Where it had as many until an executor was lost,
+    it is given a minute from that moment to get another.
 
     Args:
         context: the application.
@@ -187,6 +190,9 @@ def choose_workers(
     may_come = wanted is not None and _most_slots(context) >= wanted
     patience = waiting.timeout if may_come else _STARTING_SECONDS
     settled = begin + max(0.0, patience - _age_seconds(context))
+    if wanted is not None:  # Spark takes a moment to note that an executor is lost.
+        settled = max(settled, begin + _POLL_SECONDS)
+    loss: _Loss | None = None
     while True:
         now, found = time.monotonic(), count_slots(context, profile)
         if wanted is not None and found >= wanted:
@@ -194,17 +200,25 @@ def choose_workers(
         if found > slots:
             slots, settled = found, max(settled, now + _GROWING_SECONDS)
         settling = now < settled or (profile is None and slots < _promised(context))
+        if slots and not settling:
+            last = _last_loss(context, profile)
+            if last is not None and found < (wanted or last.slots) <= last.slots:
+                loss = last
+                settled = max(settled, now + _REPLACING_SECONDS - last.seconds_ago())
+                settling = now < settled
         if is_local(context) or (slots and not settling) or now >= deadline:
             break
         if silent and now >= begin + _SILENT_SECONDS:
             silent = False
             until = deadline if not slots or _promised(context) else min(deadline, settled)
-            waiting.say(_waits_for(context, option, wanted, slots, until - now))
+            words = _waits_for(context, option, wanted, slots, until - now)
+            waiting.say(f"{words}{'' if loss is None else loss.in_words()}")
         time.sleep(_POLL_SECONDS)
     if wanted is None and slots > 0:
         return slots
     raise errors.NotEnoughSlots(
-        f"{wanted or 1} workers need as many slots, and {context.master} has {slots}: "
+        f"{wanted or 1} workers need as many slots, and {context.master} has {slots}"
+        f"{'' if loss is None else loss.in_words()}: "
         f"{_remedy(context, wanted or 1)}, or choose {option}={slots}"
         if slots
         else f"{context.master} has no executor after {waiting.timeout:g} s"
@@ -224,6 +238,59 @@ def count_slots(context: SparkContext, profile: ResourceProfile | None = None) -
         return int(scala.maxNumConcurrentTasks(profiles.defaultResourceProfile()))
     profiles.addResourceProfile(profile._java_resource_profile)
     return int(scala.maxNumConcurrentTasks(profile._java_resource_profile))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Executor:
+    """One that is there or was, with the Unix time at which it came and at which it was lost."""
+
+    slots: int
+    come: float
+    lost: float = math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loss:
+    """An executor was lost at this Unix time, and shortly before there were so many slots."""
+
+    slots: int
+    moment: float
+
+    def seconds_ago(self) -> float:
+        return max(0.0, time.time() - self.moment)
+
+    def in_words(self) -> str:
+        return f" (it had {self.slots}, and lost an executor {self.seconds_ago():.0f} s ago)"
+
+
+def _last_loss(context: SparkContext, profile: ResourceProfile | None) -> _Loss | None:
+    """That of the last executor that may be about to be replaced; None = there is none."""
+    if is_local(context) or is_on(context, DYNAMIC_ALLOCATION):  # There idle ones are let go.
+        return None
+    executors, since = _executors(context, profile), time.time() - _REPLACING_SECONDS
+    losses = [one.lost for one in executors if since < one.lost < math.inf]
+    if not losses:
+        return None
+    slots = (sum(one.slots for one in executors if one.come < at <= one.lost) for at in losses)
+    return _Loss(max(slots), max(losses))
+
+
+def _executors(context: SparkContext, profile: ResourceProfile | None) -> list[_Executor]:
+    """The application's, those that it has lost among them (Spark keeps the last hundred)."""
+    cpus = _task_cpus(context)
+    if profile is not None:
+        cpus = int(profile.taskResources["cpus"].amount)
+    found = context._jsc.sc().statusStore().executorList(False)
+    summaries = [found.apply(index) for index in range(found.size())]
+    return [
+        _Executor(
+            int(one.totalCores()) // cpus,
+            one.addTime().getTime() / 1000,
+            one.removeTime().get().getTime() / 1000 if one.removeTime().isDefined() else math.inf,
+        )
+        for one in summaries
+        if one.id() != "driver"
+    ]
 
 
 def _age_seconds(context: SparkContext) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -289,6 +290,11 @@ def test_a_lost_executor_of_an_elastic_run_is_no_failure(spark: Any, tmp_path: P
     assert results == [0, 1]
     assert (results.metrics["failures"], results.metrics["lost_tasks"]) == (0, 1)
     wait_for_slots(spark, 2)
+    executors = slots._executors(spark.sparkContext, None)  # By which a later run may wait.
+    assert sum(one.slots for one in executors if one.lost == math.inf) == 2
+    lost = [one for one in executors if one.lost < math.inf]
+    assert lost
+    assert all(one.slots == 1 and one.come < one.lost < time.time() for one in lost)
 
 
 def test_two_runs_go_on_at_once_and_each_hears_its_own(

@@ -36,10 +36,11 @@ class Application:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds pass in sleeps only."""
+    """Seconds pass in sleeps only; no executor has been lost."""
     now = [1000.0]
     monkeypatch.setattr(slots.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(slots.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(slots, "_executors", lambda *_: [])
 
 
 def slots_come(monkeypatch: pytest.MonkeyPatch, moments: Iterable[float]) -> None:
@@ -83,6 +84,45 @@ def test_what_cannot_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(errors.NotEnoughSlots, match="has 1"):
             slots.choose_workers(application, 3, slots.Waiting(600.0, print))
         assert slots.time.monotonic() - begin < 20.0
+
+
+@pytest.mark.usefixtures("clock")
+def test_an_executor_that_was_lost_is_given_a_minute_to_be_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots.time, "time", slots.time.monotonic)
+    now = slots.time.time()
+    lost = [
+        slots._Executor(1, now - 5000.0, now - 4000.0),
+        slots._Executor(1, now - 4000.0, now - 10.0),
+        slots._Executor(1, now - 5000.0),
+    ]
+    monkeypatch.setattr(slots, "_executors", lambda *_: lost)
+    application: Any = Application("spark://host:7077", age=7200.0)
+    for wanted in (2, None):
+        slots_come(monkeypatch, [0.0, 40.0])
+        said: list[str] = []
+        assert slots.choose_workers(application, wanted, slots.Waiting(600.0, said.append)) == 2
+        if wanted:
+            assert "waiting up to 45 s for executors: num_proc=2 needs 2 slots" in said[0]
+            assert said[0].endswith("has 1 so far (it had 2, and lost an executor 15 s ago)")
+        lost[1] = slots._Executor(1, now - 4000.0, slots.time.time() - 10.0)
+    # It does not come back, and neither would it be enough.
+    slots_come(monkeypatch, [0.0])
+    for wanted, seconds, words in (
+        (2, 50.0, r"has 1 \(it had 2, and lost an executor 60 s ago\): raise"),
+        (3, 0.0, "has 1: raise"),
+    ):
+        begin = slots.time.monotonic()
+        with pytest.raises(errors.NotEnoughSlots, match=words):
+            slots.choose_workers(application, wanted, slots.Waiting(600.0, print))
+        assert seconds <= slots.time.monotonic() - begin < seconds + 1.0
+        lost[1] = slots._Executor(1, now - 4000.0, slots.time.time() - 10.0)
+    # One that was idle is let go there and comes once a task waits.
+    application = Application("yarn", age=7200.0, spark_dynamicAllocation_enabled="true")
+    begin = slots.time.monotonic()
+    assert slots.choose_workers(application, None, slots.Waiting(600.0, print)) == 1
+    assert slots.time.monotonic() - begin < 1.0
 
 
 @pytest.mark.usefixtures("clock")
