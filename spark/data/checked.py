@@ -19,7 +19,7 @@ import pyarrow as pa
 from keras_strom import errors
 from keras_strom.checks import whole_number
 
-from .columns import ColumnSpec
+from .columns import ColumnSpec, Fields
 from .exported import TRAIN, VALIDATION
 from .tensors import Allowed, Faults, counted, decode, encode, odd_values
 
@@ -108,7 +108,7 @@ def marks(df: DataFrame, validation: float | str | None) -> list[Column]:
     if validation is None:
         return []
     if isinstance(validation, str):
-        found = [field for field in df.schema.fields if field.name == validation]
+        found = Fields(df).of(validation)
         if not found:
             raise errors.InvalidData(
                 f"no validation column {validation!r} in the DataFrame; it has "

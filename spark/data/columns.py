@@ -17,7 +17,7 @@ from keras_strom import errors
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructField
 
 #: The dtypes that a column can have.
 DTYPES = ("float32", "int32", "int64", "bool", "uint8", "string")
@@ -167,25 +167,26 @@ def inspect(
     Raises:
         InvalidData: a column that is missing, has a type that is no tensor, or holds no value.
     """
-    fields = {field.name: field for field in df.schema.fields}
-    missing = [name for name in columns.names if name not in fields]
+    fields = Fields(df)
+    missing = [name for name in columns.names if not fields.of(name)]
     if missing:
         raise errors.InvalidData(
             f"no column {', '.join(map(repr, missing))} in the DataFrame; it has "
-            f"{', '.join(map(repr, fields))}{_hint_of_fields(missing, fields)}"
+            f"{', '.join(map(repr, df.columns))}{_hint_of_fields(missing, df.columns)}"
         )
-    ambiguous = [name for name in columns.names if df.columns.count(name) > 1]
+    ambiguous = [name for name in columns.names if len(fields.of(name)) > 1]
     if ambiguous:
         raise errors.InvalidData(
             f"the DataFrame has several columns {', '.join(map(repr, ambiguous))}: rename them"
         )
     specs: dict[str, ColumnSpec] = {}
     for name in columns.names:
-        kind, dtype, depth = _kind_of(name, fields[name].dataType)
+        (field,) = fields.of(name)
+        kind, dtype, depth = _kind_of(name, field.dataType)
         shape: tuple[int, ...] = ()
         example = b""
         if kind == "vector":
-            size = _vector_size(fields[name].metadata)
+            size = _vector_size(field.metadata)
             shape = (size,) if size else _shape_of(df, name, kind, depth, shapes)
         elif kind in ("array", "image"):
             shape = _shape_of(df, name, kind, depth, shapes)
@@ -197,6 +198,28 @@ def inspect(
             example = b"" if row is None else row[0].encode()
         specs[name] = ColumnSpec(kind, dtype, shape, example)
     return with_weight(columns, specs)
+
+
+class Fields:
+    """A DataFrame's columns by name, as Spark finds them: in any case, unless it is told otherwise.
+
+    Args:
+        df: its schema, and its session's `spark.sql.caseSensitive`, are looked at once.
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false")
+        self._is_case_sensitive = str(sensitive).lower() == "true"
+        self._found: dict[str, list[StructField]] = {}
+        for field in df.schema.fields:
+            self._found.setdefault(self._key(field.name), []).append(field)
+
+    def of(self, name: str) -> list[StructField]:
+        """All to which a name refers; several of them are one too many for Spark."""
+        return self._found.get(self._key(name), [])
+
+    def _key(self, name: str) -> str:
+        return name if self._is_case_sensitive else name.lower()
 
 
 def with_weight(columns: Columns, specs: dict[str, ColumnSpec]) -> dict[str, ColumnSpec]:
@@ -295,11 +318,11 @@ def _type_of_value(name: str, value: Any) -> DataType:
     return element
 
 
-def _hint_of_fields(missing: Sequence[str], fields: Mapping[str, Any]) -> str:
+def _hint_of_fields(missing: Sequence[str], there: Sequence[str]) -> str:
     """Where a name means a field of a column: how that becomes a column of its own."""
     for name in missing:
         column, dot, field = name.partition(".")
-        if dot and column in fields:
+        if dot and column in there:
             return (
                 f"; a field becomes a column by df.withColumn({field!r}, "
                 f"pyspark.sql.functions.col({name!r}))"

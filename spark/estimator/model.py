@@ -18,7 +18,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from keras_strom import errors
 
 from ..data.checked import explain
-from ..data.columns import Columns, ColumnSpec, inspect, select
+from ..data.columns import Columns, ColumnSpec, Fields, inspect, select
 from ..data.connect import context_of, is_connect
 from ..inference.dry_run import dry_run
 from ..inference.labels import LabelsByName, in_order, labels_by_name
@@ -190,8 +190,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         """
         from pyspark.sql.types import FloatType, StructField
 
-        _require_free(df, (score_col,))
         columns, specs = self._examined(df, with_labels=True)
+        require_free(df, (score_col,))
         self._require_loss()
         payload = self._broadcast(df, columns, specs)
         self._try_to_score(columns, specs)
@@ -210,7 +210,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
     def _transform(self, df: DataFrame) -> DataFrame:
         columns, specs = self._examined(df, with_labels=False)
         made = self._output_columns(columns, specs)
-        _require_free(df, made.names)
+        require_free(df, made.names)
         payload = self._broadcast(df, columns, specs)
         work = functools.partial(predict, payload, made)
         return _with_rows(df, columns, specs, work, made.fields())
@@ -238,7 +238,8 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         specs = {**self._specs, **specs}
         given = self._with_labels(columns)
         missing = [name for name in given.names if name not in specs]
-        there = tuple(name for name in given.labels if name in missing and name in df.columns)
+        fields = Fields(df)
+        there = tuple(name for name in given.labels if name in missing and fields.of(name))
         specs |= dict.fromkeys(missing, ColumnSpec("scalar", "float32"))
         found = inspect(df, Columns(there, ()), with_strings=True) if there else {}
         return columns, {**specs, **found}
@@ -416,6 +417,21 @@ def output_columns(outputs: Outputs, params: Mapping[str, Any]) -> OutputColumns
     return OutputColumns(outputs, prediction, params["probability_col"], raw)
 
 
+def require_free(df: DataFrame, names: Sequence[str]) -> None:
+    """Refuses to add a column that is there.
+
+    Raises:
+        InvalidData: the message names it.
+    """
+    fields = Fields(df)
+    taken = [name for name in names if fields.of(name)]
+    if taken:
+        raise errors.InvalidData(
+            f"the DataFrame has a column {', '.join(map(repr, taken))} already: drop it, or choose "
+            "another name for the new one"
+        )
+
+
 def _in_plan(pickled: bytes) -> InPlan:
     if len(pickled) > _MOST_IN_PLAN:
         raise errors.UnsupportedModel(
@@ -424,18 +440,6 @@ def _in_plan(pickled: bytes) -> InPlan:
             "spark-submit"
         )
     return InPlan(pickled)
-
-
-def _require_free(df: DataFrame, names: Sequence[str]) -> None:
-    # Spark finds a column in whatever case its name is given, unless it is told otherwise.
-    exact = df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
-    there = df.columns if exact else [name.lower() for name in df.columns]
-    taken = [name for name in names if (name if exact else name.lower()) in there]
-    if taken:
-        raise errors.InvalidData(
-            f"the DataFrame has a column {', '.join(map(repr, taken))} already: drop it, or choose "
-            "another name for the new one"
-        )
 
 
 def _as_trained(name: str, found: ColumnSpec, trained: ColumnSpec) -> ColumnSpec:
