@@ -61,7 +61,7 @@ from ..training.worker_training import (
     finished,
     model_file,
 )
-from .model import StromModel, output_columns
+from .model import StromModel, output_columns, require_free
 from .params import TrainingParams
 from .persistence import Reader, Writer, not_plain
 
@@ -294,7 +294,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
         columns = _columns(params)
         parsed = params["transformation_fn"] is not None
         specs, rows_of = inspect(df, columns, with_strings=parsed), str(df.semanticHash())
-        fitting = _prepare(params, columns, specs, df.sparkSession, rows=rows_of)
+        fitting = _prepare(params, columns, specs, df.sparkSession, rows=rows_of, df=df)
         if fitting.finished is not None:
             return self._trained(fitting, fitting.finished)
         fitting.recorder.enter("export")
@@ -460,10 +460,12 @@ def _prepare(
     spark: SparkSession,
     *,
     rows: str,
+    df: DataFrame | None = None,
 ) -> _Fitting:
     """Everything that can be found wrong before the cluster is busy is found here.
 
-    `rows` is what tells those of one DataFrame from another's, in this process.
+    `rows` is what tells those of one DataFrame from another's, in this process. `df` is where they
+    come from, unless that is files.
     """
     recorder = Recorder()
     recorder.enter("check")
@@ -481,7 +483,9 @@ def _prepare(
         compiling=compiling,
     )
     trial = dry_run(model, columns, specs, params["transformation_fn"])
-    output_columns(trial.outputs, params)
+    made = output_columns(trial.outputs, params)
+    if df is not None:  # As Spark's own estimators do, which ask before they train.
+        require_free(df, made.names)
     code = Code(params["callbacks"], trial.function, strategy).pickled()
     if params["model_fn"] is not None:
         model = model.with_example(trial.x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -9,9 +10,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql import functions as F  # noqa: N812
+
 from keras_strom import errors
 from keras_strom.spark import StromEstimator, StromModel
 from keras_strom.spark.data.columns import Columns, ColumnSpec, inspect
+from keras_strom.spark.estimator import estimator as estimator_module
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +37,34 @@ def estimator(**params: Any) -> StromEstimator:
 def stage(**params: Any) -> StromModel:
     given = {"feature_cols": ["x"], "label_cols": ["y"], **params}
     return StromModel(model=regression(), **given)
+
+
+@pytest.fixture
+def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a `fit` refuses, it refuses before it looks for slots."""
+
+    def begun(*_: Any) -> None:
+        raise AssertionError("the cluster was asked")
+
+    monkeypatch.setattr(estimator_module, "check_executors", begun)
+
+
+@pytest.mark.usefixtures("_no_training")
+def test_a_column_of_the_prediction_s_name_is_refused_before_the_training(
+    numbers: Any, tmp_path: Path
+) -> None:
+    for name, params in (
+        ("prediction", {}),
+        ("PREDICTION", {}),
+        ("y_hat", {"prediction_col": "y_hat"}),
+        ("raw", {"output_cols": ["raw"], "prediction_col": None}),
+    ):
+        fits = estimator(store=str(tmp_path / "store"), **params)
+        with pytest.raises(errors.InvalidData, match=r"has a column '\w+' already: drop it"):
+            fits.fit(numbers.withColumn(name, F.lit(1.0)))
+    assert not (tmp_path / "store").exists()
+    with pytest.raises(AssertionError, match="the cluster was asked"):
+        estimator(prediction_col="y_hat").fit(numbers.withColumn("prediction", F.lit(1.0)))
 
 
 def test_a_column_is_found_in_any_case_as_spark_finds_it(numbers: Any, spark: Any) -> None:
