@@ -167,6 +167,7 @@ def inspect(
     Raises:
         InvalidData: a column that is missing, has a type that is no tensor, or holds no value.
     """
+    check_dataframe(df)
     fields = Fields(df)
     missing = [name for name in columns.names if not fields.of(name)]
     if missing:
@@ -198,6 +199,24 @@ def inspect(
             example = b"" if row is None else row[0].encode()
         specs[name] = ColumnSpec(kind, dtype, shape, example)
     return with_weight(columns, specs)
+
+
+def check_dataframe(df: Any) -> None:
+    """Refuses what is no DataFrame of Spark, pandas's among them.
+
+    Raises:
+        InvalidData: the message says what makes one of it.
+    """
+    if hasattr(df, "sparkSession"):
+        return
+    kind, remedy = type(df), "spark.createDataFrame(...) makes one of rows"
+    if kind.__module__.startswith("pyspark.pandas"):
+        remedy = "its to_spark() gives one"
+    elif kind.__module__.startswith("pandas"):
+        remedy = "spark.createDataFrame(...) makes one of it"
+    raise errors.InvalidData(
+        f"a {kind.__module__}.{kind.__qualname__} is no DataFrame of Spark: {remedy}"
+    )
 
 
 class Fields:

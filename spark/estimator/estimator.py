@@ -24,7 +24,7 @@ from keras_strom.dashboard.page_address import PageAddress
 from keras_strom.method import Method
 
 from ..data.checked import ValueChecks
-from ..data.columns import Columns, ColumnSpec, inspect
+from ..data.columns import Columns, ColumnSpec, check_dataframe, inspect
 from ..data.connect import context_of
 from ..data.direct import Direct, direct
 from ..data.export import export
@@ -270,6 +270,7 @@ class StromEstimator(TrainingParams, Estimator, MLWritable, MLReadable):  # type
             return self._trained(fitting, fitting.finished or _train(fitting, data))
 
     def _fit(self, df: DataFrame) -> StromModel:
+        check_dataframe(df)
         params = self.check_params()
         with _alone_in_its_run(params):
             return self._fit_rows(df, params)

@@ -18,7 +18,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from keras_strom import errors
 
 from ..data.checked import explain
-from ..data.columns import Columns, ColumnSpec, Fields, inspect, select
+from ..data.columns import Columns, ColumnSpec, Fields, check_dataframe, inspect, select
 from ..data.connect import context_of, is_connect
 from ..inference.dry_run import dry_run
 from ..inference.labels import LabelsByName, in_order, labels_by_name
@@ -219,6 +219,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         self, df: DataFrame, *, with_labels: bool
     ) -> tuple[Columns, dict[str, ColumnSpec]]:
         """The columns that are used, and what they hold: as in training, or as in `df`."""
+        check_dataframe(df)
         params = self.check_params()
         features = params["feature_cols"]
         if features is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import pandas as pd
 import pytest
 
 pytest.importorskip("pyspark")
@@ -90,3 +91,16 @@ def test_a_column_is_found_in_any_case_as_spark_finds_it(numbers: Any, spark: An
 def test_validation_rows_are_marked_by_a_column_in_any_case(numbers: Any) -> None:
     marked = numbers.withColumn("held_out", numbers["x"] > 2.0)
     assert estimator(validation="HELD_OUT", verbose=0).fit(marked).history["val_loss"]
+
+
+@pytest.mark.parametrize("work", ["fit", "transform", "evaluate", "score"])
+def test_what_is_no_dataframe_of_spark_is_told_how_it_becomes_one(work: str) -> None:
+    method = getattr(estimator() if work == "fit" else stage(), work)
+    rows = pd.DataFrame({"x": [1.0], "y": [2.0]})
+    with pytest.raises(errors.InvalidData, match=r"pandas\..*DataFrame is no .*createDataFrame"):
+        method(rows)
+    with pytest.raises(errors.InvalidData, match=r"a builtins\.list is no DataFrame of Spark"):
+        method([1.0])
+    on_spark = type("DataFrame", (), {"__module__": "pyspark.pandas.frame"})()
+    with pytest.raises(errors.InvalidData, match=r"its to_spark\(\) gives one"):
+        method(on_spark)
