@@ -198,6 +198,16 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         work = functools.partial(score, payload, score_col)
         return _with_rows(df, columns, specs, work, [StructField(score_col, FloatType(), False)])
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What each process makes anew; a broadcast, which `transform` leaves, cannot be pickled.
+        return {**self.__dict__, "_keras": None, "_payload": None}
+
+    def __copy__(self) -> StromModel:
+        # `transform(df, params)` works with a copy, for which the model need not travel again.
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
     def write(self) -> Writer:
         """Saves Params, history and the Keras model (`model.keras`)."""
         return Writer(self)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -104,3 +107,15 @@ def test_what_is_no_dataframe_of_spark_is_told_how_it_becomes_one(work: str) -> 
     on_spark = type("DataFrame", (), {"__module__": "pyspark.pandas.frame"})()
     with pytest.raises(errors.InvalidData, match=r"its to_spark\(\) gives one"):
         method(on_spark)
+
+
+def test_a_model_that_has_predicted_can_be_pickled_and_copied(numbers: Any) -> None:
+    model = stage(prediction_col="found")
+    expected = [row.found for row in model.transform(numbers).collect()]
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert again.uid == model.uid
+        assert again.extractParamMap() == model.extractParamMap()
+        found = [row.found for row in again.transform(numbers).collect()]
+        np.testing.assert_array_equal(found, expected)
+    # For Params of one call Spark copies a stage, with which the model does not travel again.
+    assert model.copy()._payload is model._payload
