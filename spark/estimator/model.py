@@ -47,6 +47,7 @@ from .persistence import Reader, Writer, not_plain
 if TYPE_CHECKING:
     from keras import Model as KerasModel
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructField
 
 # Spark Connect's clients send 128 MiB at most, and a plan holds more than the model.
 _MOST_IN_PLAN = 120 << 20
@@ -474,13 +475,40 @@ def _with_rows(
     work: Callable[..., Any],
     fields: Sequence[Any],
 ) -> DataFrame:
-    """The DataFrame with more columns, which `work` makes of the features."""
+    """The DataFrame with more columns, which `work` makes of the features.
+
+    Raises:
+        InvalidData: it has columns that Spark does not give to Python.
+    """
+    from pyspark.errors import PySparkNotImplementedError
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
 
     used = {name: specs[name] for name in columns.names}
     rows = select(_with_own_names(df), used, F.struct("*").alias(ROW))
-    return rows.mapInArrow(work, StructType([*df.schema.fields, *fields]))
+    try:
+        return rows.mapInArrow(work, StructType([*df.schema.fields, *fields]))
+    except PySparkNotImplementedError as error:
+        words = ", ".join(
+            f"{field.name!r} ({field.dataType.simpleString()})" for field in _out_of_reach(df)
+        )
+        raise errors.InvalidData(
+            f"Spark gives no column of these types to Python: {words or error}; drop it, or cast "
+            "it to a string"
+        ) from error
+
+
+def _out_of_reach(df: DataFrame) -> list[StructField]:
+    """The columns that Spark does not give to Python, such as intervals of months."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    found = []
+    for field in df.schema.fields:
+        try:
+            to_arrow_type(field.dataType)
+        except Exception:  # Its class depends on the version.
+            found.append(field)
+    return found
 
 
 def _with_own_names(df: DataFrame) -> DataFrame:

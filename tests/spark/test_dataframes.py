@@ -119,3 +119,9 @@ def test_a_model_that_has_predicted_can_be_pickled_and_copied(numbers: Any) -> N
         np.testing.assert_array_equal(found, expected)
     # For Params of one call Spark copies a stage, with which the model does not travel again.
     assert model.copy()._payload is model._payload
+
+
+def test_a_column_that_spark_does_not_give_to_python_is_named(numbers: Any) -> None:
+    rows = numbers.withColumns({"month": F.expr("interval '1' month"), "z": F.lit("a")})
+    with pytest.raises(errors.InvalidData, match=r"to Python: 'month' \(interval month\); drop it"):
+        stage().transform(rows)
