@@ -38,10 +38,18 @@ def library() -> ctypes.CDLL:
     """The loaded library; loads it on the first call.
 
     Raises:
-        UnsupportedSystem: it was built for another machine or C library.
+        UnsupportedSystem: it was built for another machine or C library, or the package lies in an
+            archive, out of which the system loads no library.
         InternalError: it is missing, cannot be loaded or is of another version.
     """
     path = DIRECTORY / "libstrom.so"
+    archive = next((parent for parent in path.parents if parent.is_file()), None)
+    if archive is not None:
+        raise errors.UnsupportedSystem(
+            f"keras_strom lies in the archive {archive}, as where Spark got it by --py-files or "
+            "addPyFile, and no library is loaded out of one: install the wheel in the Python of "
+            "every executor, or send a whole environment (--archives)"
+        )
     if not path.exists():
         raise errors.InternalError(f"{path} is missing: {_REBUILD}")
     try:

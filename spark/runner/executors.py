@@ -152,6 +152,7 @@ def _looking(
                 elif name == "keras_strom":
                     versions[name] = str(importlib.import_module(name).__version__)
                     importlib.import_module("keras_strom.spark")
+                    importlib.import_module("keras_strom._native.library").library()
                 else:
                     versions[name] = _version(importlib.metadata, name)
             except Exception as error:

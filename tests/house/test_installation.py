@@ -194,6 +194,19 @@ def test_a_library_that_is_none_is_a_fault_of_the_installation(native: Path) -> 
         library.library()
 
 
+def test_a_package_in_an_archive_says_how_spark_s_executors_get_it(
+    native: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = native / "package.zip"
+    archive.write_bytes(b"PK")
+    monkeypatch.setattr(library, "DIRECTORY", archive / "keras_strom" / "_native")
+    with pytest.raises(errors.UnsupportedSystem, match=r"package\.zip, .* --py-files .*--archives"):
+        library.library()
+    executors = pytest.importorskip("keras_strom.spark.runner.executors")
+    # As each executor says of itself before an estimator trains.
+    assert executors.installed()["keras_strom"].startswith("!UnsupportedSystem: ")
+
+
 def test_a_library_of_another_word_size_names_both(native: Path) -> None:
     path = native / "libstrom.so"
     path.write_bytes(b"")
