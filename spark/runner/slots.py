@@ -332,10 +332,11 @@ def _waits_for(
 
 
 def _remedy(context: SparkContext, workers: int) -> str:
+    cpus = _task_cpus(context)
     if is_local(context):
-        return f'start Spark with master "local[{workers}]"'
+        return f'start Spark with master "local[{workers * cpus}]"'
     if str(context.master).startswith("local-cluster["):
-        return f'start Spark with master "local-cluster[{workers},1,1024]"'
+        return f'start Spark with master "local-cluster[{workers},{cpus},1024]"'
     if str(context.master).startswith("spark://"):
         return "raise spark.cores.max, or add machines (slots = cores / spark.task.cpus)"
     return (

@@ -134,9 +134,13 @@ def test_an_embedded_cluster_has_as_many_slots_as_its_tasks_leave(
     begin = slots.time.monotonic()
     assert slots.choose_workers(application, None, slots.Waiting(600.0, print)) == 4
     assert slots.time.monotonic() - begin < 60.0
-    with pytest.raises(errors.NotEnoughSlots, match="has 4"):
+    with pytest.raises(errors.NotEnoughSlots, match=r'has 4: .* "local-cluster\[5,2,1024\]"'):
         slots.choose_workers(application, 5, slots.Waiting(600.0, print))
     assert slots.time.monotonic() - begin < 90.0
+    with pytest.raises(errors.NotEnoughSlots, match=r'has 4: .* "local\[10\]"'):
+        slots.choose_workers(
+            Application("local[8]", spark_task_cpus="2"), 5, slots.Waiting(600.0, print)
+        )
 
 
 @pytest.mark.usefixtures("clock")
