@@ -28,6 +28,8 @@ MAX_FAILURES = 3
 
 #: Spark's setting: executors come where tasks wait for them.
 DYNAMIC_ALLOCATION = "spark.dynamicAllocation.enabled"
+_MOST_EXECUTORS = "spark.dynamicAllocation.maxExecutors"
+_LEAST_EXECUTORS = "spark.dynamicAllocation.minExecutors"
 _POLL_SECONDS = 0.2
 # Where nobody says how many executors there should be, those that come at all have come by then.
 _STARTING_SECONDS = 15.0
@@ -182,8 +184,10 @@ def choose_workers(
     Raises:
         NotEnoughSlots: fewer slots than workers; the message names the setting to raise.
     """
-    if wanted is not None and is_on(context, DYNAMIC_ALLOCATION):
-        return wanted  # Executors come when tasks wait for them; start_timeout is the limit.
+    if is_on(context, DYNAMIC_ALLOCATION) and not is_local(context):
+        if wanted is not None:
+            return _at_most_allocated(context, wanted, option)
+        _refuse_to_wait_for_no_task(context, profile, waiting.timeout)
     slots, silent = count_slots(context, profile), True
     begin = time.monotonic()
     deadline = begin + waiting.timeout
@@ -238,6 +242,47 @@ def count_slots(context: SparkContext, profile: ResourceProfile | None = None) -
         return int(scala.maxNumConcurrentTasks(profiles.defaultResourceProfile()))
     profiles.addResourceProfile(profile._java_resource_profile)
     return int(scala.maxNumConcurrentTasks(profile._java_resource_profile))
+
+
+def _at_most_allocated(context: SparkContext, wanted: int, option: str) -> int:
+    """As many workers as wanted: executors come when tasks wait; start_timeout is the limit.
+
+    Raises:
+        NotEnoughSlots: the settings do not allow so many.
+    """
+    conf = context.getConf()
+    executors, cores = conf.get(_MOST_EXECUTORS), conf.get("spark.executor.cores")
+    if executors is None or (cores is None and str(context.master).startswith("spark://")):
+        return wanted  # There an executor has as many cores as its machine gives.
+    most = int(executors) * (int(cores or 1) // _task_cpus(context))
+    if wanted <= most:
+        return wanted
+    raise errors.NotEnoughSlots(
+        f"{wanted} workers need as many slots, and {_MOST_EXECUTORS}={executors} allows {most}: "
+        f"raise it or spark.executor.cores (slots = executors x cores / spark.task.cpus), or "
+        f"choose {option}={most}"
+    )
+
+
+def _refuse_to_wait_for_no_task(
+    context: SparkContext, profile: ResourceProfile | None, timeout: float
+) -> None:
+    """Refuses to count the slots of an application to which no executor will come by itself.
+
+    Raises:
+        NotEnoughSlots: it has none, and none is about to start.
+    """
+    conf = context.getConf()
+    settings = [_LEAST_EXECUTORS]
+    if _age_seconds(context) < timeout:
+        settings += ["spark.dynamicAllocation.initialExecutors", "spark.executor.instances"]
+    coming = any(int(conf.get(name) or 0) for name in settings)
+    coming = coming or bool(context.statusTracker().getActiveJobsIds())
+    if not coming and not count_slots(context, profile):
+        raise errors.NotEnoughSlots(
+            f"{context.master} has no executor, and with {DYNAMIC_ALLOCATION} they come for tasks "
+            f"that wait: give num_proc, or set {_LEAST_EXECUTORS}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

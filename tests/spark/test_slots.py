@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ class Application:
 
     def getConf(self) -> dict[str, str]:  # noqa: N802
         return self._settings
+
+    def statusTracker(self) -> Any:  # noqa: N802
+        return types.SimpleNamespace(getActiveJobsIds=list)
 
 
 @pytest.fixture
@@ -172,6 +176,40 @@ def test_averaging_with_more_workers_than_slots_waits_for_the_first_slot_alone(
     # There an executor comes once a task waits for it.
     application = Application("yarn", spark_dynamicAllocation_enabled="true")
     assert method.choose_size(application, wanted, 8.0) == slots.Size(workers=3)
+
+
+@pytest.mark.usefixtures("clock")
+def test_executors_that_dynamic_allocation_cannot_bring_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def choose(wanted: int | None, count: int, master: str = "yarn", **settings: str) -> int:
+        slots_come(monkeypatch, [0.0] * count)
+        application: Any = Application(master, spark_dynamicAllocation_enabled="true")
+        application._settings |= {
+            f"spark.{'' if name == 'executor.cores' else 'dynamicAllocation.'}{name}": value
+            for name, value in settings.items()
+        }
+        begin = slots.time.monotonic()
+        try:
+            return slots.choose_workers(application, wanted, slots.Waiting(600.0, print))
+        finally:
+            waited = slots.time.monotonic() - begin
+            assert waited < 20.0 or "minExecutors" in settings
+
+    assert choose(3, 0) == 3
+    assert choose(3, 0, maxExecutors="3") == 3
+    words = r"maxExecutors=2 allows 2: raise it or spark\.executor\.cores .*, or choose num_proc=2"
+    with pytest.raises(errors.NotEnoughSlots, match=words):
+        choose(3, 0, maxExecutors="2")
+    assert choose(3, 0, maxExecutors="2", **{"executor.cores": "2"}) == 3
+    assert choose(3, 0, master="spark://host:7077", maxExecutors="2") == 3  # Of how many cores?
+    assert choose(3, 3, master="local[3]", maxExecutors="1") == 3  # There it has no effect.
+    # Nobody asks for an executor there, so none would come.
+    assert choose(None, 2) == 2
+    with pytest.raises(errors.NotEnoughSlots, match=r"has no executor, and .*: give num_proc"):
+        choose(None, 0)
+    with pytest.raises(errors.NotEnoughSlots, match="has no executor after 600 s"):
+        choose(None, 0, minExecutors="2")
 
 
 _DRIVER = """
