@@ -45,7 +45,7 @@ from ..inference.serialization import (
     thaw,
 )
 from ..inference.values import Probe
-from ..runner.executors import check_executors
+from ..runner.executors import check_executors, check_python_memory
 from ..runner.resources import UseGpu
 from ..runner.session import active_or_new
 from ..runner.slots import START_TIMEOUT_SECONDS, Size, WantedSize
@@ -490,6 +490,7 @@ def _prepare(
     code = Code(params["callbacks"], trial.function, strategy).pickled()
     if params["model_fn"] is not None:
         model = model.with_example(trial.x)
+    check_python_memory(spark)
     context = context_of(spark)
     size = _method(params).choose_size(context, _wanted_size(params), params["start_timeout"])
     check_executors(context, size.workers)

@@ -40,6 +40,7 @@ from ..inference.prediction import (
     zeros,
 )
 from ..inference.serialization import PackedModel, pack
+from ..runner.executors import check_python_memory, refuse_mismatch
 from ..runner.timeline import Timeline
 from .params import ColumnParams
 from .persistence import Reader, Writer, not_plain
@@ -159,7 +160,6 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         try:
             found = rows.mapInArrow(functools.partial(measure, payload), "state binary").collect()
         except Exception as error:
-            from ..runner.executors import refuse_mismatch
             from ..runner.runner import root_cause
 
             refuse_mismatch(*root_cause(str(error)))
@@ -302,6 +302,7 @@ class StromModel(ColumnParams, Model, MLWritable, MLReadable):  # type: ignore[m
         self, df: DataFrame, columns: Columns, specs: Mapping[str, ColumnSpec]
     ) -> BroadcastPayload:
         """The model on its way to the executors, broadcast once as long as nothing changes."""
+        check_python_memory(df.sparkSession)
         params = self.check_params()
         self._output_columns(columns, specs)
         assert self._outputs is not None

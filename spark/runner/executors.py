@@ -16,6 +16,7 @@ from keras_strom import __version__, errors
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 #: What must be the same on the driver and every executor.
 PACKAGES = ("keras_strom", "keras", "tensorflow")
@@ -26,6 +27,9 @@ _REMEDY = (
     "Install the same wheel there as on the driver (`make wheel`), or set "
     f"{_NAMED_BY} to an environment that has it"
 )
+_PYTHON_MEMORY = "spark.executor.pyspark.memory"  # Spark divides it by an executor's cores.
+_MIB = {"k": 1 / 1024, "m": 1, "": 1, "g": 1024, "t": 1024 * 1024}
+_TENSORFLOW_MIB = 1400  # Measured with TensorFlow 2.21 for CPUs.
 #: In the place of a host that Spark does not name.
 UNKNOWN_HOST = "an unknown host"
 
@@ -70,6 +74,28 @@ def check_executors(context: SparkContext, workers: int) -> None:
                 f"the executor on {host} ({versions['executable']}) has {differences}: install "
                 "the same versions everywhere"
             )
+
+
+def check_python_memory(session: SparkSession) -> None:
+    """Refuses a limit under which Spark's Python workers cannot import TensorFlow.
+
+    One that fails to is short of memory to say so as well, and Spark waits for it without an end.
+
+    Raises:
+        InvalidOption: the message names setting and remedy.
+    """
+    given = session.conf.get(_PYTHON_MEMORY, None)
+    size = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", (given or "").strip().lower())
+    if size is None:
+        return
+    each = int(size[1]) * _MIB[size[2]] / int(session.conf.get("spark.executor.cores", None) or 1)
+    if each < _TENSORFLOW_MIB:
+        raise errors.InvalidOption(
+            f"{_PYTHON_MEMORY}={given} lets a Python worker have {each:.0f} MiB of address space, "
+            f"of which TensorFlow takes {_TENSORFLOW_MIB} when it is imported: raise it to 3 GiB "
+            "for each core of an executor and what the model needs, or leave it out and set "
+            "spark.executor.memoryOverhead"
+        )
 
 
 def check_version(of_driver: str) -> None:

@@ -1,0 +1,60 @@
+"""What is asked of the settings of executors before an estimator or a model sends them work."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import keras
+import pytest
+
+pytest.importorskip("pyspark")
+
+from keras_strom import errors
+from keras_strom.spark import StromEstimator, StromModel
+from keras_strom.spark.runner.executors import check_python_memory
+
+
+def session(**settings: str) -> Any:
+    """A Spark session of which nothing but the settings is asked."""
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    return types.SimpleNamespace(conf=types.SimpleNamespace(get=given.get))
+
+
+@pytest.mark.parametrize(
+    ("memory", "cores", "each"),
+    [("900m", "1", 900), ("4g", "4", 1024), ("1024", "1", 1024), ("1048576K", "2", 512)],
+)
+def test_a_limit_under_which_tensorflow_cannot_be_imported_is_refused(
+    memory: str, cores: str, each: int
+) -> None:
+    words = f"pyspark\\.memory={memory} lets a Python worker have {each} MiB"
+    with pytest.raises(errors.InvalidOption, match=words):
+        check_python_memory(
+            session(spark_executor_pyspark_memory=memory, spark_executor_cores=cores)
+        )
+
+
+@pytest.mark.parametrize("settings", [{}, {"memory": "3g"}, {"memory": "12gb", "cores": "4"}])
+def test_a_limit_that_leaves_room_passes(settings: dict[str, str]) -> None:
+    names = {"memory": "spark_executor_pyspark_memory", "cores": "spark_executor_cores"}
+    check_python_memory(session(**{names[name]: value for name, value in settings.items()}))
+
+
+@pytest.mark.parametrize("work", ["fit", "transform", "evaluate", "score"])
+def test_whatever_python_workers_do_asks_for_it(
+    spark: Any, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    df = spark.createDataFrame([(1.0, 2.0)], ["x", "y"])
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    stage: Any = StromEstimator if work == "fit" else StromModel
+    method = getattr(stage(model=model, feature_cols=["x"], label_cols=["y"]), work)
+    usual = type(spark.conf).get
+
+    def get(conf: Any, name: str, *default: Any) -> Any:
+        return "1g" if name == "spark.executor.pyspark.memory" else usual(conf, name, *default)
+
+    monkeypatch.setattr(type(spark.conf), "get", get)
+    with pytest.raises(errors.InvalidOption, match=r"pyspark\.memory=1g lets"):
+        method(df)
