@@ -49,6 +49,7 @@ from ..runner.executors import check_executors, check_python_memory
 from ..runner.resources import UseGpu
 from ..runner.session import active_or_new
 from ..runner.slots import START_TIMEOUT_SECONDS, Size, WantedSize
+from ..runner.spark_variables import refuse_spark_variables
 from ..runner.timeline import Recorder
 from ..training.gradient_sharing import BesideJointModel, GradientSharing
 from ..training.method import TrainingJob, TrainingMethod
@@ -483,11 +484,13 @@ def _prepare(
         custom_objects=params["custom_objects"],
         compiling=compiling,
     )
+    refuse_spark_variables("model_fn, custom_objects, loss or metrics", model.code)
     trial = dry_run(model, columns, specs, params["transformation_fn"])
     made = output_columns(trial.outputs, params)
     if df is not None:  # As Spark's own estimators do, which ask before they train.
         require_free(df, made.names)
     code = Code(params["callbacks"], trial.function, strategy).pickled()
+    refuse_spark_variables("callbacks, transformation_fn or strategy", code)
     if params["model_fn"] is not None:
         model = model.with_example(trial.x)
     check_python_memory(spark)

@@ -44,6 +44,7 @@ from .resources import UseGpu, check_gpus, check_use_gpu, shares_gpu
 from .result import RunResult
 from .session import active_or_new
 from .slots import MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
+from .spark_variables import refuse_spark_variables
 from .task import Report, Task, run_task
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ def run(
         dashboard=PageAddress.of(dashboard),
     )
     work = call_of(fn, args, kwargs)
+    refuse_spark_variables("fn, its arguments or what it refers to", work.payload)
     return _run(work, options, dict(check_env(env)), active_context(spark), start_master)
 
 

@@ -1,4 +1,4 @@
-"""What is asked of the settings of executors before an estimator or a model sends them work."""
+"""What is looked at before executors get work: their settings, and what is sent to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from keras_strom import errors
-from keras_strom.spark import StromEstimator, StromModel
+from keras_strom.spark import StromEstimator, StromModel, run
 from keras_strom.spark.runner.executors import check_python_memory
 
 
@@ -58,3 +58,29 @@ def test_whatever_python_workers_do_asks_for_it(
     monkeypatch.setattr(type(spark.conf), "get", get)
     with pytest.raises(errors.InvalidOption, match=r"pyspark\.memory=1g lets"):
         method(df)
+
+
+@pytest.mark.parametrize("kind", ["broadcast variable", "accumulator"])
+def test_variables_that_spark_shares_with_its_own_tasks_are_refused(spark: Any, kind: str) -> None:
+    context = spark.sparkContext
+    one: Any = context.broadcast([1]) if kind == "broadcast variable" else context.accumulator(0)
+    with pytest.raises(errors.InvalidOption, match=f"fn, its .* use an? {kind} of Spark"):
+        run(lambda: one, num_proc=2, spark=spark)
+    with pytest.raises(errors.InvalidOption, match=f"arguments .* use an? {kind} of Spark"):
+        run(list, ([one],), num_proc=2, spark=spark)
+    df = spark.createDataFrame([(1.0, 2.0)], ["x", "y"])
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    given: Any = {"model": model, "optimizer": "sgd", "loss": "mse"}
+    given |= {"feature_cols": ["x"], "label_cols": ["y"]}
+
+    def callbacks() -> list[Any]:
+        return [keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: one)]
+
+    with pytest.raises(errors.InvalidOption, match=f"callbacks, .* use an? {kind} of Spark"):
+        StromEstimator(**given, callbacks=callbacks).fit(df)
+
+    def model_fn() -> keras.Model:
+        return one
+
+    with pytest.raises(errors.InvalidOption, match=f"loss or metrics use an? {kind} of Spark"):
+        StromEstimator(**{**given, "model": None}, model_fn=model_fn).fit(df)
