@@ -343,17 +343,20 @@ def _explained() -> Iterator[None]:
 
     Raises:
         StromError: the task's own.
+        ConnectionClosed: Spark's session was stopped, or its job cancelled.
         ExecutorMismatch: it was run by another Python, or among other packages, than the driver.
         WorkerFailed: a task has failed as often as Spark lets it.
     """
     from ..data.checked import explain
     from ..runner.executors import refuse_mismatch
-    from ..runner.runner import root_cause
+    from ..runner.runner import ended_from_outside, root_cause
 
     try:
         yield
     except Exception as error:
         text = str(error)
+        if words := ended_from_outside(text):
+            raise errors.ConnectionClosed(words) from None
         rank, (host, cause) = -1, root_cause(text)
         if told := re.search(_TOLD, text, re.MULTILINE):
             rank, host = int(told["rank"] or -1), told["host"]

@@ -143,3 +143,15 @@ def test_an_executor_with_other_packages_or_another_python_is_named() -> None:
         words = r"executor on node7 (has|runs) "
         with pytest.raises(errors.ExecutorMismatch, match=words), _explained():
             raise RuntimeError(text)
+
+
+@pytest.mark.parametrize(
+    ("of_spark", "words"),
+    [
+        ("Job 7 cancelled because SparkContext was shut down", "session was stopped meanwhile"),
+        ("Job 7 cancelled part of cancelled job group night", "job was cancelled meanwhile"),
+    ],
+)
+def test_a_job_that_is_ended_from_outside_is_no_worker_s_failure(of_spark: str, words: str) -> None:
+    with pytest.raises(errors.ConnectionClosed, match=words), _explained():
+        raise RuntimeError(f"org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] {of_spark}")
