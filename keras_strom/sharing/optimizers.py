@@ -33,18 +33,6 @@ def parts_of(optimizer: Any) -> list[Any]:
     return [] if inner is None else list(getattr(inner, "optimizers", [inner]))
 
 
-def compiled_options(models: Sequence[Any]) -> str:
-    """What the optimizers of models add to the options that must agree on all workers.
-
-    Returns:
-        Such as " optimizer=Adam", the class of each of `parts_of`; "" where there are none.
-    """
-    optimizers = (getattr(model, "optimizer", None) for model in models)
-    return "".join(
-        f" optimizer={type(rule).__name__}" for one in optimizers for rule in parts_of(one)
-    )
-
-
 def averages_of(rule: Any) -> list[Any]:
     """The moving averages (`use_ema`) of what one of `parts_of` trains, as Keras variables.
 

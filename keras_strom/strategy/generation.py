@@ -26,6 +26,7 @@ from keras_strom.recovery.endings import Ending, Endings, end_state_length
 from keras_strom.recovery.resume import ResumableData, Start
 from keras_strom.recovery.takeover import hand_over_if_asked
 from keras_strom.recovery.waiting import finish_with_all, verify_with_all
+from keras_strom.sharing.compiled import compiled_options
 from keras_strom.sharing.constraints import project
 from keras_strom.sharing.flat_space import Entry
 from keras_strom.sharing.model_checks import value_with_path
@@ -39,7 +40,7 @@ from keras_strom.sharing.model_state import (
     read,
     take_over_adapted,
 )
-from keras_strom.sharing.optimizers import HASH_LENGTH, compiled_options, state_hash
+from keras_strom.sharing.optimizers import HASH_LENGTH, state_hash
 from keras_strom.sharing.participant import Participant
 from keras_strom.sharing.progress import Progress, install_standing, standing_of
 from keras_strom.sharing.step import SharedStep

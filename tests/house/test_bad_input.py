@@ -61,6 +61,22 @@ def test_different_optimizers_are_refused_on_both_workers() -> None:
         assert "give every worker the same options" in words
 
 
+@pytest.mark.parametrize(
+    ("case", "named"),
+    [
+        ("losses", ["loss=mean_squared_error", "loss=mean_absolute_error"]),
+        ("metrics", ["metrics=mean_absolute_error"]),  # On the other worker none at all.
+    ],
+)
+def test_different_losses_and_metrics_are_refused_on_both_workers(
+    case: str, named: list[str]
+) -> None:
+    for words in last_words(case):
+        for part in ("Refused: worker ", "worker 0", "worker 1", *named):
+            assert part in words
+        assert "give every worker the same options" in words
+
+
 def test_different_options_are_named_on_both_workers() -> None:
     for words in last_words("options"):
         for part in ("worker 0", "worker 1", "update_scale=sum", "update_scale=mean"):

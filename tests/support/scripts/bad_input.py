@@ -126,6 +126,10 @@ def main(case: str) -> None:
             model.compile("sgd", "mse", jit_compile=False)
         if case == "optimizers":
             model.compile("sgd" if odd else "adam", "mse", jit_compile=False)
+        if case == "losses":
+            model.compile("sgd", "mse" if odd else "mae", jit_compile=False)
+        if case == "metrics":
+            model.compile("sgd", "mse", metrics=["mae"] if odd else [], jit_compile=False)
     rows = 1 if case == "one_row" else 16
     try:
         model.fit(np.ones((rows, 2)), np.ones((rows, 1)), batch_size=4, verbose=0)

@@ -1,0 +1,79 @@
+"""What models were compiled with, as all workers must have it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+import pytest
+
+from keras_strom.sharing.compiled import compiled_options
+
+
+def _options(outputs: int = 1, **arguments: Any) -> str:
+    inputs = keras.Input((2,))
+    names = [f"out{number}" for number in range(outputs)]
+    model = keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(inputs) for name in names})
+    model.compile(arguments.pop("optimizer", "sgd"), **arguments)
+    return compiled_options([model])
+
+
+def test_optimizer_loss_and_metrics_are_named() -> None:
+    metrics = ["accuracy", keras.metrics.AUC()]
+    found = _options(loss="mse", metrics=metrics, weighted_metrics=["mae"])
+    assert found == (
+        " optimizer=SGD loss=mean_squared_error metrics=accuracy,AUC,mean_absolute_error"
+    )
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
+    assert _options(optimizer=scaled) == " optimizer=Adam"
+
+
+def test_a_model_that_is_not_compiled_adds_nothing() -> None:
+    assert compiled_options([keras.Sequential([keras.layers.Dense(1)])]) == ""
+
+
+@pytest.mark.parametrize(
+    "loss",
+    ["mse", "MeanSquaredError", keras.losses.mean_squared_error, keras.losses.MeanSquaredError()],
+)
+def test_one_loss_has_one_name_however_it_was_given(loss: Any) -> None:
+    assert _options(loss=loss) == " optimizer=SGD loss=mean_squared_error"
+
+
+def _made_anew() -> tuple[list[Any], list[Any]]:
+    """Losses and metrics that no other call makes: each worker has its own."""
+    factor = keras.Variable(2.0)
+
+    def weighted(y: Any, predicted: Any) -> Any:
+        return factor * keras.losses.mean_squared_error(y, predicted)
+
+    class Own(keras.losses.Loss):  # type: ignore[misc]
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return y_true - y_pred
+
+    partial = functools.partial(keras.losses.huber, delta=2.0)
+    by_lambda = lambda y, predicted: y - predicted  # noqa: E731
+    mean = keras.metrics.MeanMetricWrapper(weighted)
+    return [weighted, Own(), by_lambda, partial], [by_lambda, mean, partial, keras.metrics.AUC()]
+
+
+def test_what_each_worker_makes_anew_is_no_difference() -> None:
+    for own, others in zip(*[_made_anew()[0] for _ in range(2)], strict=True):
+        assert _options(loss=own) == _options(loss=others)
+    own, others = (_made_anew()[1] for _ in range(2))
+    assert _options(metrics=own) == _options(metrics=others)
+
+
+def test_losses_of_outputs_are_told_apart_by_output() -> None:
+    one = _options(2, loss={"out0": "mse", "out1": "mae"})
+    assert one == " optimizer=SGD loss=mean_squared_error,mean_absolute_error"
+    assert one == _options(2, loss={"out1": "mae", "out0": "mse"})
+    assert one != _options(2, loss={"out0": "mae", "out1": "mse"})
+
+
+def test_many_outputs_have_a_short_text_that_tells_all_of_them() -> None:
+    losses = {f"out{number}": "mse" for number in range(300)}
+    one = _options(300, loss=losses)
+    assert len(one) < 1100
+    assert one != _options(300, loss={**losses, "out299": "mae"})
