@@ -1,8 +1,9 @@
 """This worker's part of the training data that is given to `fit`.
 
 All workers are given the same data; worker r of K takes every K-th element from the r-th on. What
-is one element depends on the data: an array's row, a dataset's element (usually a batch), a
-PyDataset's or generator's batch. Validation data is never divided.
+is one element depends on the data: an array's row, a dataset's element (usually a batch), the batch
+of a PyDataset, a generator, or what PyTorch or Grain reads (`foreign_data`). Validation data is
+never divided.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from keras_strom import errors
+from keras_strom.strategy.foreign_data import own_part
 
 _logger = logging.getLogger("keras_strom")
 
@@ -54,6 +56,8 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> int:
     elif isinstance(x, types.GeneratorType):
         # Keras takes generators only, no other iterators.
         arguments["x"] = _own_batches(x, rank, size)
+    elif (part := own_part(x, rank, size)) is not None:
+        arguments["x"] = part
     else:
         for name in ("x", "y", "sample_weight"):
             value = arguments.get(name)
@@ -120,9 +124,9 @@ def _own_batches(batches: Iterator[Any], rank: int, size: int) -> Iterator[Any]:
 def _indivisible(name: str, value: object, rank: int, size: int) -> str:
     return (
         f"worker {rank}: fit cannot divide {name} of type {type(value).__name__} among {size} "
-        "workers; pass arrays, a generator of batches, a keras.utils.PyDataset or a "
-        "tf.data.Dataset (with AutoShardPolicy.OFF in its options each worker keeps all of its "
-        "own data)"
+        "workers; pass arrays, a generator of batches, a keras.utils.PyDataset, a DataLoader of "
+        "PyTorch, a MapDataset or IterDataset of Grain, or a tf.data.Dataset (with "
+        "AutoShardPolicy.OFF in its options each worker keeps all of its own data)"
     )
 
 
