@@ -12,6 +12,15 @@ import numpy.typing as npt
 from keras_strom.sharing.flat_space import Entry, FlatSpace
 from keras_strom.sharing.optimizers import averages_of, parts_of
 
+# Metrics whose result grows with the number of examples.
+_SUMS = (
+    keras.metrics.Sum,
+    keras.metrics.TruePositives,
+    keras.metrics.TrueNegatives,
+    keras.metrics.FalsePositives,
+    keras.metrics.FalseNegatives,
+)
+
 
 def untrained_state(models: Sequence[Any], space: FlatSpace) -> list[Any]:
     """What no optimizer trains: BatchNormalization's averages, the state of random numbers."""
@@ -37,7 +46,8 @@ def assign_mean(
     """Assigns what several workers have of some variables, as of state and metrics of all.
 
     That is the mean, but the sum where a metric counts in whole numbers (MeanIoU's confusion
-    matrix): their mean is none, and of small ones little would be left.
+    matrix): their mean is none, and of small ones little would be left. So it is where the result
+    itself is a sum (TruePositives), not a share of one.
 
     Args:
         models: whose metrics the variables may be of.
@@ -46,7 +56,11 @@ def assign_mean(
         workers: so many.
     """
     metrics = [part for model in models for metric in model.metrics for part in _parts(metric)]
-    counting = [m for m in metrics if any(v.value.dtype.is_integer for v in m.variables)]
+    counting = [
+        metric
+        for metric in metrics
+        if isinstance(metric, _SUMS) or any(v.value.dtype.is_integer for v in metric.variables)
+    ]
     whole = {id(variable.value) for metric in counting for variable in metric.variables}
     factors = [float(workers) if id(variable) in whole else 1.0 for variable in variables]
     sizes = [int(np.prod(variable.shape, dtype=np.int64)) for variable in variables]

@@ -32,7 +32,12 @@ def _model() -> keras.Model:
     keras.utils.set_random_seed(4)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(CLASSES, activation="softmax")])
     iou = keras.metrics.OneHotMeanIoU(CLASSES)
-    model.compile("sgd", "categorical_crossentropy", metrics=["accuracy", iou, Share()])
+    counts = [
+        keras.metrics.TruePositives(0.2, name="found"),
+        keras.metrics.FalseNegatives(0.2, name="missed"),
+    ]
+    metrics = ["accuracy", iou, Share(), *counts]
+    model.compile("sgd", "categorical_crossentropy", metrics=metrics)
     return model
 
 
@@ -49,5 +54,5 @@ def test_metrics_of_all_workers_are_as_of_one_that_has_seen_all() -> None:
         states.append(read(metric_sums([model])))
     assign_mean([model], metric_sums([model]), np.mean(states, axis=0), 8)
     found = {name: float(value) for name, value in model.get_metrics_result().items()}
-    assert set(found) == {"loss", "accuracy", "one_hot_mean_io_u", "share"}
+    assert set(found) == {"loss", "accuracy", "one_hot_mean_io_u", "share", "found", "missed"}
     np.testing.assert_allclose([found[name] for name in expected], list(expected.values()), 1e-5)
