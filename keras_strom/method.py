@@ -268,8 +268,9 @@ class AllReduce(Method):
 
     With `average="gradients"` every optimizer gets (1/K) sum g_i, where g_i is the gradient of
     worker i on its batch, before any clipping, weight decay or scaling of the loss is undone. So
-    with any optimizer this is one worker with the K batches joined, but for rounding. All have one
-    model and one optimizer's state, and the learning rate of the lowest rank.
+    with any optimizer this is one worker with the K batches joined, but for rounding (and where
+    Keras squares parts of an embedding's gradient before it adds them up). All have one model and
+    one optimizer's state, and the learning rate of the lowest rank.
 
     With `average="updates"` every worker steps by itself from the same parameters x, and all go on
     from x + (1/K) sum u_i, where u_i is what its optimizer has made of its batch. With SGD,
