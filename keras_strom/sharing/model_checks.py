@@ -113,16 +113,22 @@ def value_with_path(variable: Any) -> Any:
     return variable.value
 
 
-def check_optimizer(optimizer: Any) -> None:
+def check_optimizer(optimizer: Any, *, has_one_state: bool) -> None:
     """Refuses optimizers whose state holds absolute parameters.
 
     Such a state is not a function of the worker's own updates alone, so every step pushes back what
     the others have contributed.
 
+    Args:
+        optimizer: any of Keras, or None.
+        has_one_state: whether it begins with the same state and gets the same gradients on all
+            workers, as in a `fit` in exact mode. Then others contribute nothing behind its back,
+            and any optimizer will do.
+
     Raises:
         UnsupportedOptimizer: with what to use instead.
     """
-    for rule in parts_of(optimizer):
+    for rule in [] if has_one_state else parts_of(optimizer):
         _check_rule(rule)
 
 
@@ -131,13 +137,15 @@ def _check_rule(rule: Any) -> None:
     if isinstance(rule, keras.optimizers.Ftrl):
         raise errors.UnsupportedOptimizer(
             f"{name} computes parameters from sums of its own gradients and would undo what other "
-            "workers contribute; use Adagrad or Adam with l1 regularisation instead"
+            "workers contribute, except in fit in exact mode (threshold=None); use Adagrad "
+            "or Adam with l1 regularisation instead"
         )
     schedule_free = getattr(keras.optimizers, "ScheduleFreeAdamW", None)
     if schedule_free is not None and isinstance(rule, schedule_free):
         raise errors.UnsupportedOptimizer(
             f"{name} keeps absolute copies of the parameters in its state and would undo what "
-            "other workers contribute; use AdamW with a learning-rate schedule instead"
+            "other workers contribute, except in fit in exact mode (threshold=None); use AdamW "
+            "with a learning-rate schedule instead"
         )
     if getattr(rule, "use_ema", False) and getattr(rule, "ema_overwrite_frequency", None):
         raise errors.UnsupportedOptimizer(

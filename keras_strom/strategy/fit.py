@@ -89,7 +89,8 @@ def _fit(original: Callable[..., Any], bound: inspect.BoundArguments, sharing: S
     try:
         model_checks.check_compiled(model)
         if getattr(model, "optimizer", None) is not None:  # Keras itself asks for compile().
-            model_checks.check_optimizer(model.optimizer)
+            one_state = sharing.step.has_one_state
+            model_checks.check_optimizer(model.optimizer, has_one_state=one_state)
         if sharing.environment.size > 1:
             here = sharing.environment
             training.rows = shard_fit_arguments(arguments, here.rank, here.size)

@@ -498,12 +498,14 @@ class StromStrategy(tf.distribute.Strategy):  # type: ignore[misc]
         """An optimizer is about to change variables of this strategy."""
         model_checks.adopt_optimizer(optimizer, self)
         model_checks.check_accumulation(optimizer, self.num_replicas_in_sync)
-        alone = self._sharing is None
-        if alone and not (
+        sharing = self._sharing
+        if sharing is None and not (
             self.num_replicas_in_sync > 1 and tf.distribute.in_cross_replica_context()
         ):
             return
-        model_checks.check_optimizer(optimizer)
+        # A custom loop begins with the chief's weights, but each worker's own optimizer state.
+        one_state = sharing is not None and sharing.in_fit and sharing.step.has_one_state
+        model_checks.check_optimizer(optimizer, has_one_state=one_state)
         if self._trace is None:
             raise errors.UnsupportedModel(
                 "the optimizer was applied outside strategy.run, where its update would not be "

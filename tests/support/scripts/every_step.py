@@ -39,7 +39,14 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "rmsprop, clipped": lambda: keras.optimizers.RMSprop(0.005, global_clipnorm=0.1),
     "adamw, clipped": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.05),
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, clipnorm=1)),
+    # Of which other modes refuse both.
+    "ftrl": lambda: keras.optimizers.Ftrl(0.05),
+    "adam, overwritten": lambda: keras.optimizers.Adam(
+        0.01, use_ema=True, ema_overwrite_frequency=3
+    ),
 }
+if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # Not in every Keras that is supported.
+    OPTIMIZERS["schedule-free"] = lambda: keras.optimizers.ScheduleFreeAdamW(0.01)
 
 
 def of_parts() -> keras.optimizers.Optimizer:
@@ -48,7 +55,7 @@ def of_parts() -> keras.optimizers.Optimizer:
     return keras.optimizers.MultiOptimizer(lambda v: adam if len(v.shape) > 1 else sgd)
 
 
-if hasattr(keras.optimizers, "MultiOptimizer"):  # Not in every Keras that is supported.
+if hasattr(keras.optimizers, "MultiOptimizer"):
     OPTIMIZERS["parts"] = of_parts
     OPTIMIZERS["parts, scaled"] = lambda: keras.optimizers.LossScaleOptimizer(of_parts())
 
@@ -68,6 +75,8 @@ def train(batch_size: int, optimizer: str = "momentum") -> tuple[list[np.ndarray
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(OPTIMIZERS[optimizer](), loss)
+    # Where a step builds it, Keras 3.15 copies the weights to schedule-free's state in every step.
+    model.optimizer.build(model.trainable_variables)
     bits: list[str] = []
 
     def note(batch: int, logs: object) -> None:
