@@ -32,6 +32,7 @@ from keras_strom.job.network import (
 )
 from keras_strom.runner import ssh
 from keras_strom.runner.hosts import Host
+from keras_strom.runner.lost_hosts import LostHosts
 from keras_strom.runner.places import Machine, Places, Slots, ThisMachine
 from keras_strom.runner.remote_machine import RemoteMachine
 from keras_strom.runner.wire import Preparation
@@ -48,6 +49,10 @@ _LEAST_MEMORY = 64 << 20
 
 #: What helps where the hosts may not reach the master's address.
 ANOTHER_ADDRESS = "give --master-address or --network-mask"
+
+# A host that was lost is tried often, so a try is short where nothing answers.
+_TRY_AGAIN = ("-o", "ConnectTimeout=10")
+_LEAST_PAUSE = 1.0
 
 # The relay takes a peer for dead after one; an agent, which only waits, has some more.
 _FAILURE_TIMEOUTS = 3
@@ -93,7 +98,7 @@ class Machines(Protocol):
 
 
 class Fleet:
-    """The machines of one job, from entry to exit.
+    """The machines of one job, from entry to exit; a host that was lost may come back.
 
     Args:
         hosts: none = this machine alone.
@@ -136,6 +141,10 @@ class Fleet:
         self._tell = tell
         self._clients: list[str | None] = []
         self._remote: list[RemoteMachine] = []
+        self._lost = LostHosts(self._enter_again, max(silence, _LEAST_PAUSE))
+        self._is_over = False
+        self._lock = threading.Lock()  # Guards both.
+        self._doubts: set[str] = set()  # What has been told of hosts that answer again.
         self.places: Places
 
     def __enter__(self) -> Fleet:
@@ -236,6 +245,7 @@ class Fleet:
             of_machine = dataclasses.replace(preparation, slots=slots[machine.name])
             machine.prepare(of_machine, payload)
 
+        self._prepare = prepare
         _at_once(prepare, self._remote)
 
     def describe(self, master: HostPort | None) -> str:
@@ -248,7 +258,10 @@ class Fleet:
 
     def close(self, reason: str) -> None:
         """Ends whatever has been started elsewhere; "" = the job has ended well."""
-        _at_once(lambda machine: machine.close(reason), self._remote)
+        self._lost.close()
+        with self._lock:
+            self._is_over, machines = True, list(self._remote)
+        _at_once(lambda machine: machine.close(reason), machines)
 
     def _workers_here(self) -> int:
         """How many workers this machine gets at the start, when hosts are filled in order."""
@@ -257,9 +270,39 @@ class Fleet:
         return max(0, min(left, self.number_here))
 
     def _open(self, host: Host) -> tuple[RemoteMachine, str | None]:
-        machine, hello = ssh.connect(host.name, self._ssh_args, self._tell, self._silence)
+        machine, hello = self._connect(host.name)
         self._remote.append(machine)
         return machine, client_of(hello)
+
+    def _connect(self, name: str, *options: str) -> tuple[RemoteMachine, dict[str, object]]:
+        args = (*self._ssh_args, *options)  # Of two for the same, ssh takes the first.
+        machine, hello = ssh.connect(name, args, self._tell, self._silence)
+        machine.when_lost = lambda: self._lost.seek(name)
+        return machine, hello
+
+    def _enter_again(self, name: str) -> None:
+        """Has a host that was lost take part again.
+
+        Raises:
+            HostUnusable: it does not answer, or lacks what the job needs, which is told.
+        """
+        machine, _ = self._connect(name, *_TRY_AGAIN)
+        try:
+            self._prepare(machine)
+        except errors.HostUnusable as error:
+            machine.close("it cannot be used")
+            if str(error) not in self._doubts:
+                self._doubts.add(str(error))
+                self._tell(f"{error}; it is tried again")
+            raise
+        with self._lock:
+            if not self._is_over:
+                self._remote.append(machine)
+        if self._is_over:
+            machine.close("the job has ended")
+            return
+        self._tell(f"{name} answers again")
+        self._slots.answers_again(machine)
 
 
 def _check_memory(workers: int) -> None:

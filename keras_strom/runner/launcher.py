@@ -71,7 +71,8 @@ class Job:
         warm_start: workers are forked from a process that has imported TensorFlow once; False =
             each is a fresh interpreter.
         hosts: where they run, so many as have slots; none = on this machine. Those of a host that
-            is lost are started again on others, while `max_failures` and free slots allow it.
+            is lost are started again on others that have free slots, or there once it is back,
+            while `max_failures` allows it.
         ssh_args: options for the ssh that leads to the hosts.
         dashboard: where the job's page is served; None = there is none.
     """
@@ -231,6 +232,7 @@ class _Arrived(NamedTuple):
     rank: int
 
 
+_NO_ROOM = "is not started again: no other host has a slot free"
 _HAS_NOT_COME = Outcome(1, None, "it has never come", ())
 
 
@@ -280,8 +282,7 @@ class _Crew:
         outcomes: dict[int, Outcome] = {}
         while (event := self._next_event(outcomes)) is not None:
             if isinstance(event, _Arrived):
-                if event.rank in self._homeless and self._start(event.rank) is not None:
-                    del self._homeless[event.rank]
+                self._place(event.rank)
             elif isinstance(event, _ToDrain):
                 self._drain(event.why)
             elif event.outcome.gives_way:
@@ -292,6 +293,9 @@ class _Crew:
                 outcomes[event.rank] = event.outcome
                 self._watching.ended(event.rank, f"worker {event.rank} has ended")
                 self._master.worker_has_ended(event.rank)
+        for rank in self._homeless:
+            if rank in self._machines and self._machines[rank].lost:
+                self._watching.ended(rank, f"worker {rank} {_NO_ROOM}", failed=True)
         if 0 in self._homeless:
             raise self._failed(0, self._homeless[0])
         return [{**self._homeless, **outcomes}[rank] for rank in range(self._job.workers)]
@@ -330,6 +334,14 @@ class _Crew:
             f"the job waits for {workers_in_words(late)}: the last of the others has ended "
             f"{_LATE_SECONDS:g} s ago"
         )
+
+    def _place(self, rank: int) -> None:
+        """There is a place for a worker, which needs one if it has none."""
+        if rank in self._homeless and (place := self._start(rank)) is not None:
+            del self._homeless[rank]
+            if self._attempts[rank]:
+                words = f"worker {rank} is started again on {place.machine.name}"
+                self._console.line(rank, words)
 
     def _start(self, rank: int) -> Place | None:
         """Starts a worker, which ends with the calling thread; None = there is no place for it."""
@@ -412,9 +424,11 @@ class _Crew:
         self._homeless[rank] = outcome
         if self._places.may_grow:
             return f"the others go on until keras-strom worker comes again for rank {rank}"
-        words = f"worker {rank} is not started again: no other host has a slot free"
-        self._watching.ended(rank, words, failed=True)
-        return "no other host has a slot free, so the others go on without it"
+        until = f" until {before.name} answers again"
+        if not before.lost:
+            until = ""
+            self._watching.ended(rank, f"worker {rank} {_NO_ROOM}", failed=True)
+        return f"no other host has a slot free, so the others go on without it{until}"
 
     def _check_number(self, rank: int, outcome: Outcome) -> None:
         """Ends the job where it has too few workers left."""

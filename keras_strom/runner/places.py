@@ -140,7 +140,8 @@ class Places(Protocol):
 class Slots:
     """Machines with so many slots each, one for a worker; a `Places`.
 
-    Workers fill one machine after the other. One whose machine is lost gets a free slot of another.
+    Workers fill one machine after the other. One whose machine is lost gets a free slot of another,
+    or waits until its own is there again.
 
     Args:
         machines: with the number of their slots.
@@ -155,8 +156,8 @@ class Slots:
     may_grow = False
 
     def __init__(self, machines: Sequence[tuple[Machine, int]], workers: int) -> None:
-        self.arrived: Callable[[int], object] = lambda _: None  # Never is.
-        self._machines = machines
+        self.arrived: Callable[[int], object] = lambda _: None
+        self._machines = list(machines)
         free = [(at, slot) for at, (_, slots) in enumerate(machines) for slot in range(slots)]
         self._taken = dict(enumerate(free[:workers]))  # By rank: the machine's index, the slot.
 
@@ -169,6 +170,14 @@ class Slots:
         machine, slots = self._machines[at]
         has_room = len(self._machines) > 1 and slots > there
         return Place(machine, slot, max(there, slot + 1), has_room)
+
+    def answers_again(self, machine: Machine) -> None:
+        """A machine that was lost is there again, under the name that it had; from any thread."""
+        names = [other.name for other, _ in self._machines]
+        at = names.index(machine.name)
+        self._machines[at] = (machine, self._machines[at][1])
+        for rank in range(len(self._taken)):
+            self.arrived(rank)
 
     def by_machine(self) -> list[tuple[Machine, list[int]]]:
         """The machines that have workers, with these workers' ranks."""

@@ -36,6 +36,9 @@ class RemoteMachine:
         wire: to the agent, which has said hello.
         why_lost: makes the words of why the wire has ended out of its error.
 
+    Attributes:
+        when_lost: is called once, in any thread, when the machine is lost, or closed.
+
     Raises:
         ConnectionError: the agent is gone.
     """
@@ -48,6 +51,7 @@ class RemoteMachine:
     ) -> None:
         self.name = name
         self.lost = self.leaves = False
+        self.when_lost: Callable[[], object] = lambda: None
         self._wire = wire
         self._why_lost = why_lost
         self._numbers = itertools.count()
@@ -150,6 +154,7 @@ class RemoteMachine:
         for worker in workers:
             worker.end(self._lost_outcome(why))
         self._wire.close()  # An agent that is there after all ends its workers now.
+        self.when_lost()
 
     def _lost_outcome(self, why: str) -> Outcome:
         return Outcome(LOST_EXIT_CODE, None, f"it was lost with its host {self.name}: {why}", ())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import ipaddress
 import os
 import signal
@@ -16,7 +15,7 @@ import sysconfig
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,22 +23,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_strom import cli, errors
-from keras_strom.dashboard.watching import Watching
 from keras_strom.job import environment
 from keras_strom.job.interfaces import InterfaceAddress
 from keras_strom.job.network import NetworkConfig
-from keras_strom.runner import agent, fleet, functions, launcher, remote_machine, wire
+from keras_strom.runner import agent, fleet, functions, remote_machine, wire
 from keras_strom.runner import ssh as remote_ssh
-from keras_strom.runner.console import Console
 from keras_strom.runner.hosts import Host, parse_hostfile, parse_hosts, read_hostfile
-from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.process import WorkerListener
-from keras_strom.runner.work import Script
 from tests.support.processes import is_alive
-from tests.support.silent_master import SilentMaster
+from tests.support.stand_in_ssh import LOOPBACK, run, stand_in
 
 DEADLINE = 60.0
-LOOPBACK = NetworkConfig(network_mask="127.0.0.1/32")
 
 
 # ------------------------------------------------------------------ what users write
@@ -171,39 +165,7 @@ def test_the_master_has_an_address_by_which_every_host_may_reach_it(
 
 @pytest.fixture(autouse=True)
 def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for ssh, which runs the command here, in a home of its own.
-
-    What is written to the file `says` is all that it does instead.
-    """
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (tmp_path / "home").mkdir()
-    program = folder / "ssh"
-    program.write_text(
-        f"#!/bin/sh\n[ -e {folder}/says ] && . {folder}/says\n"
-        f'for last; do :; done\ncd {tmp_path}/home\necho "$@" >>{folder}/calls\n'
-        'echo "Welcome to {this} [machine]"\nexec sh -c "$last"\n'
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.chdir(tmp_path)
-    return folder
-
-
-def run(tmp_path: Path, text: str, hosts: str, workers: int, **options: Any) -> list[str]:
-    (tmp_path / "work.py").write_text(text)
-    stream = io.StringIO()
-    job = Job(
-        work=Script("work.py", ("--its", "own")),
-        workers=workers,
-        hosts=parse_hosts(hosts),
-        **{"network": LOOPBACK, **options},
-    )
-    try:
-        launch(job, Console(workers, stream), SilentMaster)
-    finally:
-        sys.stdout.write(stream.getvalue())
-    return stream.getvalue().splitlines()
+    return stand_in(tmp_path, monkeypatch)
 
 
 def test_workers_run_where_slots_are_and_know_their_places(tmp_path: Path) -> None:
@@ -275,77 +237,6 @@ def test_a_script_that_fails_elsewhere_is_named_with_its_host(tmp_path: Path) ->
         run(tmp_path, text, "a,b", 2)
     assert (raised.value.rank, raised.value.host) == (1, "b")
     assert raised.value.traceback.endswith("KeyError: 'k'")
-
-
-KILLS_ITS_AGENT = (
-    "import os, signal, keras_strom as k\n"
-    "attempt = int(os.environ['KERAS_STROM_ATTEMPT'])\n"
-    "if k.rank() == {rank} and attempt == 0:\n"
-    "    os.kill(os.getppid(), signal.SIGKILL)\n"
-    "    signal.pause()\n"
-    "print('attempt', attempt, 'local rank', k.local_rank())\n"
-)
-
-
-def test_workers_of_a_lost_host_come_back_on_another(tmp_path: Path) -> None:
-    text = KILLS_ITS_AGENT.format(rank=1)
-    lines = run(tmp_path, text, "a,b,c:2", 3, max_failures=1)
-    (lost,) = (line for line in lines if "lost" in line)
-    assert lost.startswith("[1] worker 1 was lost with its host b: ssh ended with code ")
-    assert lost.endswith("; it is started again on c (failure 1 of 1)")
-    assert "[1] attempt 1 local rank 1" in lines
-
-
-def test_a_worker_that_fails_is_started_again_where_it_was(tmp_path: Path) -> None:
-    text = "import os\nif os.environ['KERAS_STROM_ATTEMPT'] == '0':\n    raise SystemExit(3)\n"
-    lines = run(tmp_path, text, "a,b:4", 1, max_failures=1, network=NetworkConfig())
-    assert "worker 0 ended with exit code 3; it is started again (failure 1 of 1)" in lines[-1]
-
-
-def test_without_room_the_others_go_on(tmp_path: Path) -> None:
-    lines = run(tmp_path, KILLS_ITS_AGENT.format(rank=1), "a,b", 2, max_failures=2)
-    (lost,) = (line for line in lines if "lost" in line)
-    assert lost.endswith(
-        "; no other host has a slot free, so the others go on without it (failure 1 of 2)"
-    )
-    assert "[0] attempt 0 local rank 0" in lines
-
-
-@pytest.mark.parametrize(("rank", "least"), [(0, None), (1, 2)])
-def test_without_room_for_a_worker_that_is_needed_the_job_ends(
-    rank: int, least: int | None, tmp_path: Path
-) -> None:
-    text = KILLS_ITS_AGENT.format(rank=rank)
-    with pytest.raises(errors.WorkerFailed, match="was lost with its host") as raised:
-        run(tmp_path, text, "a,b", 2, max_failures=2, min_workers=least)
-    assert raised.value.rank == rank
-
-
-@pytest.mark.parametrize(("failures", "ends"), [(0, True), (2, False)])
-def test_who_watches_hears_of_a_worker_that_has_no_place_or_ends_the_job(
-    failures: int, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard: list[tuple[int, str, bool]] = []
-
-    class Watches(Watching):
-        def ended(self, rank: int, words: str, *, failed: bool = False) -> None:
-            heard.append((rank, words, failed))
-
-    monkeypatch.setattr(launcher, "watch", lambda *_: contextlib.nullcontext(Watches()))
-    text = KILLS_ITS_AGENT.format(rank=1)
-    if ends:
-        with pytest.raises(errors.WorkerFailed):
-            run(tmp_path, text, "a,b", 2, max_failures=failures)
-    else:
-        run(tmp_path, text, "a,b", 2, max_failures=failures)
-    (words,) = (words for rank, words, failed in heard if (rank, failed) == (1, True))
-    said = "worker 1 ends the job: it was lost with its host b: " if ends else "worker 1 is not st"
-    assert words.startswith(said)
-
-
-def test_a_lost_host_ends_a_job_that_allows_no_failure(tmp_path: Path) -> None:
-    with pytest.raises(errors.WorkerFailed, match="it was lost with its host b: ssh ended with"):
-        run(tmp_path, KILLS_ITS_AGENT.format(rank=1), "a,b,c", 2)
 
 
 @pytest.mark.parametrize(
@@ -536,7 +427,7 @@ def test_memory_of_this_machine_is_asked_for_its_own_workers_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fleet, "available_memory", lambda: 3 << 26)
-    monkeypatch.setattr(fleet.ssh, "connect", lambda *_: (object(), {}))
+    monkeypatch.setattr(fleet.ssh, "connect", lambda *_: (Mock(), {}))
     for hosts in ("a:6,localhost:9", "localhost:3,a:9", "a:9,localhost:9"):
         with fleet.Fleet(parse_hosts(hosts), 9) as machines:
             machines._remote.clear()

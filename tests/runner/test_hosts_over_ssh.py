@@ -78,6 +78,24 @@ def test_a_machine_is_lost_and_its_worker_comes_back_on_another(
     assert_equal_weights(tmp_path)
 
 
+def test_a_machine_that_answers_again_has_its_worker_again(job: SshHosts, tmp_path: Path) -> None:
+    flags = ["-np", "2", "--max-failures", "1", "--warm-start", *FAILURE_TIMEOUT]
+    work = elastic.Job(hold_at=60)
+    process = job.launch("host1,host2", *flags, *training(tmp_path, work))
+    with cut_off(job, 1, tmp_path / "trains-0-0"):
+        pass
+    output = ended(process)
+    assert (
+        "[0] worker 0 was lost with its host host1: no sign of life for 6 s; no other host has a "
+        "slot free, so the others go on without it until host1 answers again (failure 1 of 1)"
+    ) in output
+    assert "keras-strom: host1 answers again" in output
+    assert "[0] worker 0 is started again on host1" in output
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert [result["attempt"] for result in results] == [1, 0]
+    assert_equal_weights(tmp_path)
+
+
 @contextlib.contextmanager
 def cut_off(job: SshHosts, machine: int, begins: Path) -> Iterator[None]:
     """Cuts a machine's line as soon as a file is there, until all it was running has ended."""
