@@ -232,6 +232,7 @@ class _Arrived(NamedTuple):
     rank: int
 
 
+_TRIES = 4  # Of a lost host, one in each time that its silence may last.
 _NO_ROOM = "is not started again: no other host has a slot free"
 _HAS_NOT_COME = Outcome(1, None, "it has never come", ())
 
@@ -304,7 +305,8 @@ class _Crew:
         """What happens next; None = there is nothing to wait for any more.
 
         Without the first worker the job is worth nothing, so where no other runs that one may come
-        again for as long as workers wait for each other at the start.
+        again for as long as workers wait for each other at the start, or its host for as long as
+        it takes to try that a few times.
 
         Args:
             ended: by rank, the workers that have ended well.
@@ -315,13 +317,15 @@ class _Crew:
                     return self._events.get(timeout=_LATE_SECONDS)
                 self._tell_of_late(ended)
             return self._events.get()
-        if 0 not in self._homeless or not self._places.may_grow:
+        if 0 not in self._homeless:
             return None
-        seconds = self._job.start_timeout
-        self._console.message(
-            f"no worker runs: the job ends in {seconds:g} s unless keras-strom worker comes for "
-            "rank 0"
-        )
+        if self._places.may_grow:
+            seconds, what = self._job.start_timeout, "keras-strom worker comes for rank 0"
+        elif lost := self._lost_hosts():
+            seconds, what = self._patience(), f"{' or '.join(lost)} answers again"
+        else:
+            return None
+        self._console.message(f"no worker runs: the job ends in {seconds:g} s unless {what}")
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
         return None
@@ -431,10 +435,23 @@ class _Crew:
         return f"no other host has a slot free, so the others go on without it{until}"
 
     def _check_number(self, rank: int, outcome: Outcome) -> None:
-        """Ends the job where it has too few workers left."""
+        """Ends the job where it has too few workers left.
+
+        With none at all it may have some again soon, as where this machine's own line was cut.
+        """
         left = self._job.workers - len(self._homeless)
-        if left < (self._job.min_workers or 1) and not self._places.may_grow:
+        may_come = self._places.may_grow or (left == 0 and self._lost_hosts())
+        if left < (self._job.min_workers or 1) and not may_come:
             raise self._failed(rank, outcome)
+
+    def _lost_hosts(self) -> list[str]:
+        """The names of those that had workers without a place; they are tried again."""
+        machines = [self._machines[rank] for rank in self._homeless if rank in self._machines]
+        return sorted({machine.name for machine in machines if machine.lost})
+
+    def _patience(self) -> float:
+        """So many seconds a job without a worker waits for a host that it has lost."""
+        return _TRIES * silence_seconds(self._network)
 
     def __enter__(self) -> _Crew:
         return self

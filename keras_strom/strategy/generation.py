@@ -193,6 +193,7 @@ class Generation:
         self.epochs_of_history = 0
         self.history: final_history.History = {}
         self._report: TrainingReport | None = None
+        self._started_at = time.monotonic()
         self._installed = 0.0, 0  # The difference of this replica, and the hash of what it has.
         self.lost = LostMeanwhile(sharing.worker)
         self._bytes_before = self._wire_bytes()
@@ -575,7 +576,7 @@ class Generation:
         if sharing.worker is not None and isinstance(sharing.step, SharedStep):
             sent = filter(sharing.space.is_sent, sharing.space.participants)
             sharing.results = {entry.offset: assigned.hash_of(entry) for entry in sent}
-        self._report = self._describe()
+        self._report = self.describe()
         return self._report
 
     def report(self, failure: str = "") -> TrainingReport:
@@ -600,7 +601,8 @@ class Generation:
             lost_workers=tuple(self.lost.words()),
         )
 
-    def _describe(self) -> TrainingReport:
+    def describe(self) -> TrainingReport:
+        """What this worker has done in it; nothing, where the others had ended it already."""
         sharing = self._sharing
         sent, received = (
             now - before for now, before in zip(self._wire_bytes(), self._bytes_before, strict=True)

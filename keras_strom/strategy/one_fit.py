@@ -322,6 +322,7 @@ class Training:
         running = self._sharing.generation
         if running is not None and running.ended:
             running.install_end()
+            self._sharing.last_report = running.describe()
             self._take_history(running.history, running.began.first_epoch)
             self._sharing.generation = None
             return

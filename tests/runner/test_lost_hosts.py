@@ -20,6 +20,9 @@ from keras_strom.runner.hosts import parse_hosts
 from keras_strom.runner.remote_machine import RemoteMachine
 from tests.support.stand_in_ssh import LOOPBACK, run, stand_in
 
+# With these a lost host is tried after 1.2 s.
+SOON = dataclasses.replace(LOOPBACK, failure_timeout=0.4)
+
 
 @pytest.fixture(autouse=True)
 def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -72,8 +75,7 @@ WAITS_FOR_ANOTHER = (
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_host_that_is_back_has_its_workers_again(rank: int, tmp_path: Path, ssh: Path) -> None:
     text = KILLS_ITS_AGENT.format(rank=rank) + WAITS_FOR_ANOTHER
-    soon = dataclasses.replace(LOOPBACK, failure_timeout=0.4)
-    lines = run(tmp_path, text, "a:2,b:2", 4, max_failures=2, network=soon)
+    lines = run(tmp_path, text, "a:2,b:2", 4, max_failures=2, network=SOON)
     name = "ab"[rank // 2]
     assert f"keras-strom: {name} answers again" in lines
     assert f"[{rank}] worker {rank} is started again on {name}" in lines
@@ -110,8 +112,7 @@ def test_what_a_host_lacks_that_is_back_is_told_once(
             raise
 
     monkeypatch.setattr(RemoteMachine, "prepare", prepare_late)
-    soon = dataclasses.replace(LOOPBACK, failure_timeout=0.4)
-    lines = run(tmp_path, text, "a,b", 2, max_failures=1, network=soon)
+    lines = run(tmp_path, text, "a,b", 2, max_failures=1, network=SOON)
     told = [line for line in lines if line.endswith("; it is tried again")]
     assert told == [f"keras-strom: {refused[0]}; it is tried again"]
     assert len(refused) == 3
@@ -132,12 +133,28 @@ def test_a_host_that_comes_after_the_end_is_left_again(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("rank", "least"), [(0, None), (1, 2)])
 def test_without_room_for_a_worker_that_is_needed_the_job_ends(
-    rank: int, least: int | None, tmp_path: Path
+    rank: int, least: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    never = Mock(side_effect=errors.HostUnusable("no route to it"))
+    monkeypatch.setattr(fleet.Fleet, "_enter_again", never)
     text = KILLS_ITS_AGENT.format(rank=rank)
     with pytest.raises(errors.WorkerFailed, match="was lost with its host") as raised:
-        run(tmp_path, text, "a,b", 2, max_failures=2, min_workers=least)
+        run(tmp_path, text, "a,b", 2, max_failures=2, min_workers=least, network=SOON)
     assert raised.value.rank == rank
+    assert never.called == (rank == 0)  # Who is needed is waited for a while where nobody runs.
+
+
+def test_a_job_whose_hosts_are_all_lost_waits_for_them_a_while(tmp_path: Path) -> None:
+    text = "".join(KILLS_ITS_AGENT.format(rank=rank) for rank in (0, 1))
+    lines = run(tmp_path, text, "a,b", 2, max_failures=2, network=SOON)
+    waits = "keras-strom: no worker runs: the job ends in 4.8 s unless a or b answers again"
+    assert waits in lines
+    assert {"[0] attempt 1 local rank 0", "[1] attempt 1 local rank 0"} <= set(lines)
+
+
+def test_a_job_that_has_trained_waits_for_the_host_of_worker_0(tmp_path: Path) -> None:
+    lines = run(tmp_path, KILLS_ITS_AGENT.format(rank=0), "a,b", 2, max_failures=1, network=SOON)
+    assert "[0] attempt 1 local rank 0" in lines
 
 
 @pytest.mark.parametrize(("failures", "ends"), [(0, True), (2, False)])

@@ -265,7 +265,8 @@ def test_a_worker_that_comes_after_the_end_has_the_history_of_the_chief(tmp_path
         "            os._exit(3)\n"
         "while os.environ['KERAS_STROM_ATTEMPT'] != '0' and not ended.exists():\n"
         "    time.sleep(0.01)\n"
-        "with keras_strom.StromStrategy().scope():\n"  # Who has joined is waited for at the end.
+        "strategy = keras_strom.StromStrategy()\n"  # Who has joined is waited for at the end.
+        "with strategy.scope():\n"
         "    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])\n"
         "    model.compile('sgd', 'mse')\n"
         "x, y = np.ones((64, 2)), np.ones(64)\n"
@@ -273,8 +274,10 @@ def test_a_worker_that_comes_after_the_end_has_the_history_of_the_chief(tmp_path
         " validation_freq=2)\n"
         "ended.touch()\n"
         "print('history', json.dumps(fit.history), fit.epoch)\n"
+        "print('steps', strategy.last_report.steps)\n"
     )
     done = launch(script, options=("--max-failures", "1"))
+    assert "[1] steps 0" in done.stdout.splitlines()
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if " history " in line[:13]]
     assert sorted(line[:4] for line in lines) == ["[0] ", "[1] "], done.stdout
