@@ -422,7 +422,10 @@ def check_open_files() -> None:
         OSError: it is too low; in words.
     """
     with contextlib.ExitStack() as stack:
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _in_words(error) from error
         stack.callback(os.close, nothing)
         for _ in range(_LEAST_INHERITED):
             stack.callback(os.close, _inheritable(nothing))
@@ -437,13 +440,18 @@ def _inheritable(low: int) -> int:
     try:
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FIRST_INHERITED_FD)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EMFILE):
-            raise
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        raise OSError(
-            f"the limit of open files, {limit}, is too low: a worker needs some from number "
-            f"{_FIRST_INHERITED_FD} on; raise it (ulimit -n)"
-        ) from error
+        raise _in_words(error) from error
+
+
+def _in_words(error: OSError) -> OSError:
+    """The error itself where it is not about the limit of open files."""
+    if error.errno not in (errno.EINVAL, errno.EMFILE):
+        return error
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return OSError(
+        f"the limit of open files, {limit}, is too low: a worker needs some from number "
+        f"{_FIRST_INHERITED_FD} on; raise it (ulimit -n)"
+    )
 
 
 def worker_variables(work: Script | Function, env: Mapping[str, str]) -> dict[str, str]:
