@@ -182,6 +182,9 @@ class Door:
     def leave_here(self) -> None:
         """See `Places`: no worker has a place on this machine."""
 
+    def has_ended(self, rank: int) -> None:
+        """See `Places`: each machine has come for a worker of its own."""
+
     def describe(self, master: HostPort | None) -> str:
         """Who runs where, in a sentence."""
         with self._changed:

@@ -142,9 +142,10 @@ class Fleet:
         self._clients: list[str | None] = []
         self._remote: list[RemoteMachine] = []
         self._lost = LostHosts(self._enter_again, max(silence, _LEAST_PAUSE))
+        self._lock = threading.Lock()  # Guards the list of machines, and whether they are closed.
         self._is_over = False
-        self._lock = threading.Lock()  # Guards both.
-        self._doubts: set[str] = set()  # What has been told of hosts that answer again.
+        self._doubts: set[str] = set()  # What has been told of lost hosts that answer.
+        self._prepare: Callable[[RemoteMachine], None]
         self.places: Places
 
     def __enter__(self) -> Fleet:
@@ -277,7 +278,12 @@ class Fleet:
     def _connect(self, name: str, *options: str) -> tuple[RemoteMachine, dict[str, object]]:
         args = (*self._ssh_args, *options)  # Of two for the same, ssh takes the first.
         machine, hello = ssh.connect(name, args, self._tell, self._silence)
-        machine.when_lost = lambda: self._lost.seek(name)
+
+        def lose() -> None:
+            if not machine.leaves:
+                self._lost.seek(name)
+
+        machine.when_lost = lose
         return machine, hello
 
     def _enter_again(self, name: str) -> None:
@@ -286,23 +292,36 @@ class Fleet:
         Raises:
             HostUnusable: it does not answer, or lacks what the job needs, which is told.
         """
-        machine, _ = self._connect(name, *_TRY_AGAIN)
         try:
-            self._prepare(machine)
+            machine = self._connect_again(name)
         except errors.HostUnusable as error:
-            machine.close("it cannot be used")
-            if str(error) not in self._doubts:
-                self._doubts.add(str(error))
-                self._tell(f"{error}; it is tried again")
+            self._tell_of(error)
             raise
         with self._lock:
-            if not self._is_over:
+            is_over = self._is_over
+            if not is_over:
                 self._remote.append(machine)
-        if self._is_over:
+        if is_over:
             machine.close("the job has ended")
             return
         self._tell(f"{name} answers again")
         self._slots.answers_again(machine)
+
+    def _connect_again(self, name: str) -> RemoteMachine:
+        machine, _ = self._connect(name, *_TRY_AGAIN)
+        try:
+            self._prepare(machine)
+        except errors.HostUnusable:
+            machine.close("it cannot be used")
+            raise
+        return machine
+
+    def _tell_of(self, error: errors.HostUnusable) -> None:
+        """Says once why a host that answers cannot be used."""
+        words = str(error)
+        if not (self._is_over or ssh.is_away(error) or words in self._doubts):
+            self._doubts.add(words)
+            self._tell(f"{words}; it is tried again")
 
 
 def _check_memory(workers: int) -> None:

@@ -34,7 +34,14 @@ from keras_strom.runner.outcome import (
     first_cause,
 )
 from keras_strom.runner.output import WithoutInterrupt
-from keras_strom.runner.places import Machine, Place, Places, RunningWorker, ThisMachine
+from keras_strom.runner.places import (
+    Machine,
+    Place,
+    Places,
+    RunningWorker,
+    ThisMachine,
+    may_come_back,
+)
 from keras_strom.runner.ports import check_ports
 from keras_strom.runner.process import GRACE_SECONDS, WorkerListener, check_env
 from keras_strom.runner.start_master import start_master
@@ -232,7 +239,8 @@ class _Arrived(NamedTuple):
     rank: int
 
 
-_TRIES = 4  # Of a lost host, one in each time that its silence may last.
+# A job that has too few workers waits while a lost host is tried so often, and a little longer.
+_TRIES = 5
 _NO_ROOM = "is not started again: no other host has a slot free"
 _HAS_NOT_COME = Outcome(1, None, "it has never come", ())
 
@@ -263,6 +271,7 @@ class _Crew:
         self._homeless: dict[int, Outcome] = {}  # Why they have no place.
         self._failures = 0
         self._told_of_late = False
+        self._gives_up: float | None = None  # When, where there are too few workers.
         self._idle_drains = [0] * job.workers  # Of each rank, since it last made a step.
         self._attempts = [0] * job.workers
 
@@ -294,8 +303,10 @@ class _Crew:
                 outcomes[event.rank] = event.outcome
                 self._watching.ended(event.rank, f"worker {event.rank} has ended")
                 self._master.worker_has_ended(event.rank)
+                self._places.has_ended(event.rank)
+                self._place(0)  # Without which the job is worth nothing; it may have the result.
         for rank in self._homeless:
-            if rank in self._machines and self._machines[rank].lost:
+            if rank in self._machines and may_come_back(self._machines[rank]):
                 self._watching.ended(rank, f"worker {rank} {_NO_ROOM}", failed=True)
         if 0 in self._homeless:
             raise self._failed(0, self._homeless[0])
@@ -304,31 +315,63 @@ class _Crew:
     def _next_event(self, ended: Mapping[int, Outcome]) -> _Ended | _Arrived | _ToDrain | None:
         """What happens next; None = there is nothing to wait for any more.
 
-        Without the first worker the job is worth nothing, so where no other runs that one may come
-        again for as long as workers wait for each other at the start, or its host for as long as
-        it takes to try that a few times.
+        Without the first worker the job is worth nothing, and with too few none may train; so for
+        a while it waits for them.
 
         Args:
             ended: by rank, the workers that have ended well.
+
+        Raises:
+            WorkerFailed: too few are left, and no other has come in time.
         """
-        if len(ended) + len(self._homeless) < self._job.workers:
-            if ended and not self._told_of_late:
-                with contextlib.suppress(queue.Empty):
-                    return self._events.get(timeout=_LATE_SECONDS)
-                self._tell_of_late(ended)
-            return self._events.get()
-        if 0 not in self._homeless:
+        running = self._job.workers - len(ended) - len(self._homeless)
+        if running == 0 and 0 not in self._homeless:
             return None
-        if self._places.may_grow:
-            seconds, what = self._job.start_timeout, "keras-strom worker comes for rank 0"
-        elif lost := self._lost_hosts():
-            seconds, what = self._patience(), f"{' or '.join(lost)} answers again"
+        limit = self._limit(running)
+        if limit is None:
+            self._gives_up = None
+            return self._next_of_enough(ended) if running else None
+        seconds, words = limit
+        if self._gives_up is None:
+            self._gives_up = time.monotonic() + seconds
+            self._console.message(words)
+        with contextlib.suppress(queue.Empty):
+            return self._events.get(timeout=max(0.0, self._gives_up - time.monotonic()))
+        if running:
+            raise self._failed(*list(self._homeless.items())[-1])
+        return None
+
+    def _next_of_enough(self, ended: Mapping[int, Outcome]) -> _Ended | _Arrived | _ToDrain:
+        if ended and not self._told_of_late:
+            with contextlib.suppress(queue.Empty):
+                return self._events.get(timeout=_LATE_SECONDS)
+            self._tell_of_late(ended)
+        return self._events.get()
+
+    def _limit(self, running: int) -> tuple[float, str] | None:
+        """So many seconds the job waits for more workers, and the words that say so.
+
+        None = it has enough, or no other can come.
+        """
+        if running == 0 and self._places.may_grow:
+            seconds, who = self._job.start_timeout, "keras-strom worker comes for rank 0"
+        elif (running == 0 or self._has_too_few()) and (hosts := self._lost_hosts()):
+            seconds = _TRIES * silence_seconds(self._network)
+            who = f"{' or '.join(hosts)} answers again"
         else:
             return None
-        self._console.message(f"no worker runs: the job ends in {seconds:g} s unless {what}")
-        with contextlib.suppress(queue.Empty):
-            return self._events.get(timeout=seconds)
-        return None
+        what = (
+            f"fewer than {self._job.min_workers} workers are left" if running else "no worker runs"
+        )
+        return seconds, f"{what}: the job ends in {seconds:g} s unless {who}"
+
+    def _has_too_few(self) -> bool:
+        return self._job.workers - len(self._homeless) < (self._job.min_workers or 1)
+
+    def _lost_hosts(self) -> list[str]:
+        """The names of those whose workers have no place, and which are tried again."""
+        machines = [self._machines[rank] for rank in self._homeless if rank in self._machines]
+        return sorted({machine.name for machine in machines if may_come_back(machine)})
 
     def _tell_of_late(self, ended: Mapping[int, Outcome]) -> None:
         """One that stands still for good looks like one that has much to do after its training."""
@@ -428,30 +471,16 @@ class _Crew:
         self._homeless[rank] = outcome
         if self._places.may_grow:
             return f"the others go on until keras-strom worker comes again for rank {rank}"
-        until = f" until {before.name} answers again"
-        if not before.lost:
-            until = ""
-            self._watching.ended(rank, f"worker {rank} {_NO_ROOM}", failed=True)
-        return f"no other host has a slot free, so the others go on without it{until}"
+        alone = "no other host has a slot free, so the others go on without it"
+        if may_come_back(before):
+            return f"{alone} until {before.name} answers again"
+        self._watching.ended(rank, f"worker {rank} {_NO_ROOM}", failed=True)
+        return alone
 
     def _check_number(self, rank: int, outcome: Outcome) -> None:
-        """Ends the job where it has too few workers left.
-
-        With none at all it may have some again soon, as where this machine's own line was cut.
-        """
-        left = self._job.workers - len(self._homeless)
-        may_come = self._places.may_grow or (left == 0 and self._lost_hosts())
-        if left < (self._job.min_workers or 1) and not may_come:
+        """Ends the job where it has too few workers left, and no other may come."""
+        if self._has_too_few() and not (self._places.may_grow or self._lost_hosts()):
             raise self._failed(rank, outcome)
-
-    def _lost_hosts(self) -> list[str]:
-        """The names of those that had workers without a place; they are tried again."""
-        machines = [self._machines[rank] for rank in self._homeless if rank in self._machines]
-        return sorted({machine.name for machine in machines if machine.lost})
-
-    def _patience(self) -> float:
-        """So many seconds a job without a worker waits for a host that it has lost."""
-        return _TRIES * silence_seconds(self._network)
 
     def __enter__(self) -> _Crew:
         return self

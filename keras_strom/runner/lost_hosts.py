@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
 
 from keras_strom import errors
@@ -13,8 +15,8 @@ class LostHosts:
 
     Args:
         enter: has a host of this name take part in the job again, or raises HostUnusable.
-        pause: seconds before each try. By the first one what was running there has ended, if an
-            agent ends its workers within that time.
+        pause: seconds from one try to the next. By the first one what was running there has
+            ended, if an agent ends its workers within that time.
     """
 
     def __init__(self, enter: Callable[[str], object], pause: float) -> None:
@@ -35,9 +37,10 @@ class LostHosts:
         self._over.set()
 
     def _seek(self, host: str) -> None:
-        while not self._over.wait(self._pause):
-            try:
+        due = time.monotonic() + self._pause
+        while not self._over.wait(max(0.0, due - time.monotonic())):
+            due = time.monotonic() + self._pause
+            # Too many open files or threads here are as little a reason to give up.
+            with contextlib.suppress(errors.HostUnusable, OSError, RuntimeError):
                 self._enter(host)
-            except errors.HostUnusable:
-                continue
-            return
+                return

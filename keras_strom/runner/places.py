@@ -136,6 +136,9 @@ class Places(Protocol):
     def leave_here(self) -> None:
         """This process's machine is about to be taken away: no more workers get a place on it."""
 
+    def has_ended(self, rank: int) -> None:
+        """This worker has ended well: another may have its place."""
+
 
 class Slots:
     """Machines with so many slots each, one for a worker; a `Places`.
@@ -176,8 +179,13 @@ class Slots:
         names = [other.name for other, _ in self._machines]
         at = names.index(machine.name)
         self._machines[at] = (machine, self._machines[at][1])
-        for rank in range(len(self._taken)):
-            self.arrived(rank)
+        for rank, (other, _) in sorted(self._taken.items()):
+            if other == at or not _is_open(self._machines[other][0]):
+                self.arrived(rank)
+
+    def has_ended(self, rank: int) -> None:
+        """See `Places`."""
+        self._taken.pop(rank, None)
 
     def by_machine(self) -> list[tuple[Machine, list[int]]]:
         """The machines that have workers, with these workers' ranks."""
@@ -201,6 +209,11 @@ class Slots:
                     self._taken[rank] = (at, slot)
                     return True
         return False
+
+
+def may_come_back(machine: Machine) -> bool:
+    """Whether one that is lost may be there again: it has not left as it was announced."""
+    return machine.lost and not machine.leaves
 
 
 def _is_open(machine: Machine) -> bool:

@@ -37,7 +37,7 @@ class RemoteMachine:
         why_lost: makes the words of why the wire has ended out of its error.
 
     Attributes:
-        when_lost: is called once, in any thread, when the machine is lost, or closed.
+        when_lost: is called when the wire to one that was prepared has ended, in any thread.
 
     Raises:
         ConnectionError: the agent is gone.

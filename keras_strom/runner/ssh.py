@@ -42,6 +42,11 @@ _OPTIONS = (
 _ALIVE_SECONDS = 10
 _LEAST_ALIVE_COUNT = 3
 
+# Of a host that may only be starting, or whose line is cut.
+_OUT_OF_REACH = "it cannot be reached"
+_NO_SERVER = "no ssh server listens there"
+_CONNECTED_TO_NOTHING = "ssh has connected to nothing"
+
 # What OpenSSH says, and what helps.
 _REMEDIES = (
     (
@@ -64,11 +69,11 @@ _REMEDIES = (
     ),
     (
         r"Connection refused",
-        "no ssh server listens there: start it, or name its port with --ssh-args '-p PORT'",
+        f"{_NO_SERVER}: start it, or name its port with --ssh-args '-p PORT'",
     ),
     (
         r"timed out|No route to host|Network is unreachable",
-        "it cannot be reached: is it running, and does its firewall let ssh through?",
+        f"{_OUT_OF_REACH}: is it running, and does its firewall let ssh through?",
     ),
     (
         r"Bad configuration option|unknown option|illegal option|usage: ssh|command-line",
@@ -117,6 +122,11 @@ def connect(
     """
     wire, hello = reach(host, ssh_args, tell, silence=silence)
     return RemoteMachine(host, wire, wire.why_lost), hello
+
+
+def is_away(error: errors.HostUnusable) -> bool:
+    """Whether nobody answers there, which may pass by itself."""
+    return any(words in str(error) for words in (_OUT_OF_REACH, _NO_SERVER, _CONNECTED_TO_NOTHING))
 
 
 def reach(
@@ -228,7 +238,7 @@ class SshWire(PipeWire):
         said = "\n".join(self._said)
         last = self._said[-1].strip() if self._said else ""
         if code is None:
-            return f"{error}: ssh has connected to nothing, or the machine is far too slow"
+            return f"{error}: {_CONNECTED_TO_NOTHING}, or the machine is far too slow"
         if code == _SSH_FAILED:
             for pattern, remedy in _REMEDIES:
                 if found := re.search(f".*(?:{pattern}).*", said, re.IGNORECASE):

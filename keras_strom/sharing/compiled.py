@@ -17,31 +17,32 @@ import keras
 from keras_strom.sharing.optimizers import parts_of
 
 # A model may have many outputs, and the master takes 8192 bytes of options.
-_MOST_CHARACTERS = 1000
+_MOST_CHARACTERS = 200
 
 
-def compiled_options(models: Sequence[Any]) -> str:
+def compiled_options(models: Sequence[Any], *, trains_by_fit: bool = True) -> str:
     """What models were compiled with, for the options that must agree on all workers.
 
     Args:
         models: those that a training is given.
+        trains_by_fit: a custom loop has no use for losses and metrics, which may differ there.
 
     Returns:
         Such as " optimizer=Adam loss=mean_squared_error metrics=accuracy,AUC"; without what the
         models have not. Of many names the first, and a checksum of all.
     """
-    return "".join(map(_compiled_with, models))
+    return "".join(_compiled_with(model, trains_by_fit) for model in models)
 
 
-def _compiled_with(model: Any) -> str:
+def _compiled_with(model: Any, trains_by_fit: bool) -> str:
     optimizer = [type(rule).__name__ for rule in parts_of(getattr(model, "optimizer", None))]
     losses = getattr(model, "_compile_loss", None)
     metrics = getattr(model, "_compile_metrics", None)
-    given = {
-        "optimizer": optimizer,
-        "loss": _names(keras.losses.get, losses, "_user_loss"),
-        "metrics": _names(keras.metrics.get, metrics, "_user_metrics", "_user_weighted_metrics"),
-    }
+    given = {"optimizer": optimizer}
+    if trains_by_fit:
+        given["loss"] = _names(keras.losses.get, losses, "_user_loss")
+        names = "_user_metrics", "_user_weighted_metrics"
+        given["metrics"] = _names(keras.metrics.get, metrics, *names)
     return "".join(
         f" {what}={_shortened(','.join(names))}" for what, names in given.items() if names
     )
@@ -61,8 +62,11 @@ def _name(known: Callable[[str], Any], given: Any) -> str:
             one = known(given)
         except ValueError:  # Of metrics, Keras knows some by the shapes of the outputs alone.
             return given
-    function = getattr(one, "fn", None) or getattr(one, "_fn", None) or one
-    return str(getattr(function, "__name__", type(function).__name__))
+    # Keras's wrappers have their function there; a program's own class may have anything.
+    for function in (getattr(one, "fn", None), getattr(one, "_fn", None), one):
+        if callable(function) and hasattr(function, "__name__"):
+            return str(function.__name__)
+    return type(one).__name__
 
 
 def _shortened(names: str) -> str:

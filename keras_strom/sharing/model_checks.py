@@ -150,8 +150,9 @@ def _check_rule(rule: Any) -> None:
     if getattr(rule, "use_ema", False) and getattr(rule, "ema_overwrite_frequency", None):
         raise errors.UnsupportedOptimizer(
             f"{name}(ema_overwrite_frequency={rule.ema_overwrite_frequency}) overwrites the "
-            "parameters in the middle of training, which would undo what other workers contribute; "
-            "leave ema_overwrite_frequency=None: the average is taken over at the end of fit"
+            "parameters in the middle of training, which would undo what other workers contribute, "
+            "except in fit in exact mode (threshold=None); leave ema_overwrite_frequency=None: the "
+            "average is taken over at the end of fit"
         )
 
 

@@ -46,7 +46,7 @@ def _is_a(module: str, name: str, data: Any) -> bool:
 
 
 def _part_of_loader(torch: Any, loader: Any, rank: int, size: int) -> Any:
-    if isinstance(loader.sampler, torch.DistributedSampler):
+    if any(isinstance(one, torch.DistributedSampler) for one in _samplers(loader)):
         return loader
     if rank == 0 and _is_random(torch, loader):
         _logger.warning(
@@ -69,10 +69,16 @@ def _part_of_loader(torch: Any, loader: Any, rank: int, size: int) -> Any:
     return torch.DataLoader(batches, batch_size=None, collate_fn=_as_it_is)
 
 
+def _samplers(loader: Any) -> tuple[Any, ...]:
+    """A loader's own sampler, and that of the batches where it was given those."""
+    return loader.sampler, getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+
+
 def _is_random(torch: Any, loader: Any) -> bool:
     """Whether a loader shuffles, and neither it nor PyTorch has been given a seed."""
-    sampler = loader.sampler
-    if not isinstance(sampler, torch.RandomSampler) or sampler.generator is not None:
+    kinds = (torch.RandomSampler, torch.SubsetRandomSampler, torch.WeightedRandomSampler)
+    drawing = [one for one in _samplers(loader) if isinstance(one, kinds)]
+    if all(one.generator is not None for one in drawing):
         return False
     seed: int = sys.modules["torch"].initial_seed()
     return seed >= _LEAST_DRAWN_SEED

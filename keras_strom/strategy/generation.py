@@ -359,7 +359,8 @@ class Generation:
                     self._number,
                     self.began.layout_size,
                     layout,
-                    sharing.options_text + compiled_options(self._models),
+                    sharing.options_text
+                    + compiled_options(self._models, trains_by_fit=self.epochs_of_history > 0),
                     sharing.space.read(),
                     method=joint.method,
                     ranges=joint.ranges,

@@ -114,6 +114,10 @@ def marks(df: DataFrame, validation: float | str | None) -> list[Column]:
                 f"no validation column {validation!r} in the DataFrame; it has "
                 f"{', '.join(map(repr, df.columns))}"
             )
+        if len(found) > 1:
+            raise errors.InvalidData(
+                f"the DataFrame has several columns {validation!r}: rename them"
+            )
         if not isinstance(found[0].dataType, types.BooleanType | types.NumericType):
             raise errors.InvalidData(
                 f"the validation column {validation!r} must be Boolean or 0 and 1, not "

@@ -186,7 +186,7 @@ def choose_workers(
     """
     if is_on(context, DYNAMIC_ALLOCATION) and not is_local(context):
         if wanted is not None:
-            return _at_most_allocated(context, wanted, option)
+            return _at_most_allocated(context, wanted, option, profile)
         _refuse_to_wait_for_no_task(context, profile, waiting.timeout)
     slots, silent = count_slots(context, profile), True
     begin = time.monotonic()
@@ -244,7 +244,9 @@ def count_slots(context: SparkContext, profile: ResourceProfile | None = None) -
     return int(scala.maxNumConcurrentTasks(profile._java_resource_profile))
 
 
-def _at_most_allocated(context: SparkContext, wanted: int, option: str) -> int:
+def _at_most_allocated(
+    context: SparkContext, wanted: int, option: str, profile: ResourceProfile | None
+) -> int:
     """As many workers as wanted: executors come when tasks wait; start_timeout is the limit.
 
     Raises:
@@ -252,9 +254,10 @@ def _at_most_allocated(context: SparkContext, wanted: int, option: str) -> int:
     """
     conf = context.getConf()
     executors, cores = conf.get(_MOST_EXECUTORS), conf.get("spark.executor.cores")
-    if executors is None or (cores is None and str(context.master).startswith("spark://")):
+    takes_all = str(context.master).startswith(("spark://", "local-cluster["))
+    if executors is None or (cores is None and takes_all):
         return wanted  # There an executor has as many cores as its machine gives.
-    most = int(executors) * (int(cores or 1) // _task_cpus(context))
+    most = int(executors) * (int(cores or 1) // _task_cpus(context, profile))
     if wanted <= most:
         return wanted
     raise errors.NotEnoughSlots(
@@ -322,9 +325,7 @@ def _last_loss(context: SparkContext, profile: ResourceProfile | None) -> _Loss 
 
 def _executors(context: SparkContext, profile: ResourceProfile | None) -> list[_Executor]:
     """The application's, those that it has lost among them (Spark keeps the last hundred)."""
-    cpus = _task_cpus(context)
-    if profile is not None:
-        cpus = int(profile.taskResources["cpus"].amount)
+    cpus = _task_cpus(context, profile)
     found = context._jsc.sc().statusStore().executorList(False)
     summaries = [found.apply(index) for index in range(found.size())]
     return [
@@ -348,7 +349,9 @@ def _promised(context: SparkContext) -> int:
     return int(cluster[1]) * (int(cluster[2]) // _task_cpus(context)) if cluster else 0
 
 
-def _task_cpus(context: SparkContext) -> int:
+def _task_cpus(context: SparkContext, profile: ResourceProfile | None = None) -> int:
+    if profile is not None:
+        return int(profile.taskResources["cpus"].amount)
     return int(context.getConf().get("spark.task.cpus") or 1)
 
 

@@ -10,11 +10,11 @@ import re
 
 from keras_strom import errors
 
-# How the pickles of both begin: a module, and the function in it that makes them again.
-_BROADCAST = re.compile(rb"pyspark(?:\.core)?\.broadcast.{1,8}_from_id", re.DOTALL)
-_ACCUMULATOR = re.compile(
-    rb"pyspark(?:\.core)?\.accumulators.{1,8}_deserialize_accumulator", re.DOTALL
-)
+# The functions that make them again, as they stand in a pickle (behind their lengths), and where
+# they are; between the two there may be anything, as a pickle names a module once.
+_BROADCAST = b"\x08_from_id"
+_MODULE = re.compile(rb"pyspark(?:\.core)?\.broadcast")
+_ACCUMULATOR = b"\x18_deserialize_accumulator"
 
 
 def refuse_spark_variables(what: str, pickled: bytes) -> None:
@@ -27,12 +27,12 @@ def refuse_spark_variables(what: str, pickled: bytes) -> None:
     Raises:
         InvalidOption: a broadcast or an accumulator is among it.
     """
-    if _BROADCAST.search(pickled):
+    if _BROADCAST in pickled and _MODULE.search(pickled):
         raise errors.InvalidOption(
             f"{what} use a broadcast variable of Spark, which only Spark's own tasks can read: "
             "give the value itself (b.value), which travels to each worker, or a file's path"
         )
-    if _ACCUMULATOR.search(pickled):
+    if _ACCUMULATOR in pickled:
         raise errors.InvalidOption(
             f"{what} use an accumulator of Spark, to which only Spark's own tasks can add: let the "
             "function return what it has counted, or log it as a metric"

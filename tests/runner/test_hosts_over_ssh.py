@@ -96,15 +96,35 @@ def test_a_machine_that_answers_again_has_its_worker_again(job: SshHosts, tmp_pa
     assert_equal_weights(tmp_path)
 
 
+def test_a_job_goes_on_when_the_launchers_own_line_was_cut(job: SshHosts, tmp_path: Path) -> None:
+    flags = ["-np", "2", "--max-failures", "2", "--warm-start", *FAILURE_TIMEOUT]
+    work = elastic.Job(pause=0.05)
+    process = job.launch("host1,host2", *flags, *training(tmp_path, work))
+    wait_for((tmp_path / "trains-1-0").exists, DEADLINE)
+    with cut_off(job, 0, tmp_path / "trains-0-0", of=(1, 2)):
+        pass
+    output = ended(process)
+    assert "keras-strom: no worker runs: the job ends in 30 s unless host1 or host2 ans" in output
+    assert output.count(" answers again\n") == 3  # That line's, and one of each.
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert [result["attempt"] for result in results] == [1, 1]
+    assert_equal_weights(tmp_path)
+
+
 @contextlib.contextmanager
-def cut_off(job: SshHosts, machine: int, begins: Path) -> Iterator[None]:
-    """Cuts a machine's line as soon as a file is there, until all it was running has ended."""
+def cut_off(job: SshHosts, machine: int, begins: Path, of: tuple[int, ...] = ()) -> Iterator[None]:
+    """Cuts a machine's line as soon as a file is there, until all it was running has ended.
+
+    Args:
+        of: machines on which all has to end; () = that one.
+    """
     wait_for(begins.exists, DEADLINE)
     job.set_line(machine, "down")
     try:
         yield
         # Nobody can tell it: its agent sees that nobody speaks any more.
-        job.wait_until_empty(machine)
+        for empty in of or (machine,):
+            job.wait_until_empty(empty)
     finally:
         job.set_line(machine, "up")
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from keras_strom import errors
 from keras_strom.spark import StromEstimator, StromModel
+from keras_strom.spark.data.checked import marks
 from keras_strom.spark.data.columns import Columns, ColumnSpec, inspect
 from keras_strom.spark.estimator import estimator as estimator_module
 
@@ -82,6 +83,8 @@ def test_a_column_is_found_in_any_case_as_spark_finds_it(numbers: Any, spark: An
     twice, columns = numbers.toDF("x", "X"), Columns(("X",), ())
     with pytest.raises(errors.InvalidData, match="several columns 'X': rename them"):
         inspect(twice, columns)
+    with pytest.raises(errors.InvalidData, match="several columns 'X': rename them"):
+        marks(twice, "X")
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         assert inspect(twice, columns) == {"X": number}

@@ -26,6 +26,14 @@ class _RandomSampler:
         self.generator = generator
 
 
+class _SubsetRandomSampler(_RandomSampler):
+    pass
+
+
+class _WeightedRandomSampler(_RandomSampler):
+    pass
+
+
 class _DistributedSampler:
     pass
 
@@ -41,8 +49,10 @@ class _DataLoader:
         batch_size: int | None = 1,
         sampler: Any = None,
         collate_fn: Callable[[Any], Any] = lambda batch: batch,
+        batch_sampler: Any = None,
     ) -> None:
         self.dataset, self.batch_size, self.sampler = dataset, batch_size, sampler
+        self.batch_sampler = batch_sampler
         self._collate = collate_fn
 
     def __iter__(self) -> Iterator[Any]:
@@ -90,6 +100,8 @@ def _stand_ins() -> list[types.ModuleType]:
     vars(torch)["initial_seed"] = lambda: 2**63
     vars(data).update(DataLoader=_DataLoader, IterableDataset=_IterableDataset)
     vars(data).update(RandomSampler=_RandomSampler, DistributedSampler=_DistributedSampler)
+    vars(data)["SubsetRandomSampler"] = _SubsetRandomSampler
+    vars(data)["WeightedRandomSampler"] = _WeightedRandomSampler
     vars(grain).update(MapDataset=_MapDataset, IterDataset=_IterDataset)
     return [torch, data, grain]
 
@@ -130,6 +142,9 @@ def test_a_part_of_a_loader_knows_its_number_of_batches_where_the_whole_does() -
 def test_what_a_distributed_sampler_has_divided_is_not_divided_again() -> None:
     loader = _DataLoader(range(4), sampler=_DistributedSampler())
     assert own_part(loader, 1, 2) is loader
+    by_batches = types.SimpleNamespace(sampler=_DistributedSampler())
+    loader = _DataLoader(range(4), sampler=object(), batch_sampler=by_batches)
+    assert own_part(loader, 1, 2) is loader
 
 
 @pytest.mark.usefixtures("libraries")
@@ -137,6 +152,8 @@ def test_what_a_distributed_sampler_has_divided_is_not_divided_again() -> None:
     ("sampler", "seed", "warns"),
     [
         (_RandomSampler(), 2**63, True),
+        (_SubsetRandomSampler(), 2**63, True),
+        (_WeightedRandomSampler(), 2**63, True),
         (_RandomSampler(), 7, False),
         (_RandomSampler(generator=object()), 2**63, False),
         (None, 2**63, False),

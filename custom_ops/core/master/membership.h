@@ -59,7 +59,7 @@ class Membership {
     Member* member = nullptr;  // null: not welcome any more
     std::string refusal;       // why: others have joined since the hello was judged
     bool resumed = false;      // the same process as before
-    bool returns = false;      // others have been told that this rank was lost, or has left
+    bool returns = false;      // a process of this rank was lost before, or has left
     std::optional<Member> superseded;
 
     std::string Words() const;  // of a member: "worker 1 is back"
