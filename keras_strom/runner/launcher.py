@@ -370,6 +370,8 @@ class _Crew:
 
     def _lost_hosts(self) -> list[str]:
         """The names of those whose workers have no place, and which are tried again."""
+        if self._places.may_grow:  # There machines come by themselves.
+            return []
         machines = [self._machines[rank] for rank in self._homeless if rank in self._machines]
         return sorted({machine.name for machine in machines if may_come_back(machine)})
 

@@ -203,6 +203,21 @@ def test_a_job_whose_hosts_are_all_lost_waits_for_them_a_while(
     assert len(waits) == 1
 
 
+@pytest.mark.parametrize(("may_grow", "hosts"), [(False, ["b"]), (True, [])])
+def test_where_machines_come_by_themselves_none_is_waited_for(
+    may_grow: bool, hosts: list[str]
+) -> None:
+    job = launcher.Job(work=None, workers=2, min_workers=2)
+    places = Mock(may_grow=may_grow)
+    crew = launcher._Crew(job, job.network, Mock(), Mock(), places, Mock())
+    machine = Mock(lost=True, leaves=False)
+    machine.name = "b"
+    crew._machines[1] = machine
+    crew._homeless[1] = Mock()
+    assert crew._lost_hosts() == hosts
+    assert (crew._limit(1) is None) == may_grow
+
+
 def test_a_host_that_leaves_as_announced_is_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
