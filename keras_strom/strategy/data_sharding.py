@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from keras_strom import errors
-from keras_strom.strategy.foreign_data import own_part
+from keras_strom.strategy.foreign_data import is_divided, own_part
 
 _logger = logging.getLogger("keras_strom")
 
@@ -58,6 +58,8 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> int:
         arguments["x"] = _own_batches(x, rank, size)
     elif (part := own_part(x, rank, size)) is not None:
         arguments["x"] = part
+        if rank == 0 and part is not x:
+            _warn_of_steps(arguments, _batches_of(x) // size)
     else:
         for name in ("x", "y", "sample_weight"):
             value = arguments.get(name)
@@ -69,7 +71,7 @@ def shard_fit_arguments(arguments: dict[str, Any], rank: int, size: int) -> int:
 
 def _refuse_stateful(model: Any, x: Any, rank: int, size: int) -> None:
     """A layer whose state goes on from batch to batch would skip those of the other workers."""
-    if isinstance(x, tf.distribute.DistributedDataset) or _keeps_all(x):
+    if isinstance(x, tf.distribute.DistributedDataset) or _keeps_all(x) or is_divided(x):
         return
     for layer in [] if model is None else model._flatten_layers():
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
@@ -87,6 +89,14 @@ def _keeps_all(x: Any) -> bool:
         return False
     policy = x.options().experimental_distribute.auto_shard_policy
     return bool(policy == tf.data.experimental.AutoShardPolicy.OFF)
+
+
+def _batches_of(x: Any) -> int:
+    """0 = nobody knows."""
+    try:
+        return len(x)
+    except TypeError:
+        return 0
 
 
 def _warn_of_steps(arguments: dict[str, Any], share: int) -> None:

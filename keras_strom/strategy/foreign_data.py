@@ -40,13 +40,21 @@ def own_part(data: Any, rank: int, size: int) -> Any:
     return None
 
 
+def is_divided(data: Any) -> bool:
+    """Whether it is a loader whose data PyTorch's DistributedSampler has divided."""
+    sampler = getattr(sys.modules.get("torch.utils.data"), "DistributedSampler", ())
+    return _is_a("torch.utils.data", "DataLoader", data) and any(
+        isinstance(one, sampler) for one in _samplers(data)
+    )
+
+
 def _is_a(module: str, name: str, data: Any) -> bool:
     """Whether data is an instance of a class of a module, which then has been imported."""
     return isinstance(data, getattr(sys.modules.get(module), name, ()))
 
 
 def _part_of_loader(torch: Any, loader: Any, rank: int, size: int) -> Any:
-    if any(isinstance(one, torch.DistributedSampler) for one in _samplers(loader)):
+    if is_divided(loader):
         return loader
     if rank == 0 and _is_random(torch, loader):
         _logger.warning(

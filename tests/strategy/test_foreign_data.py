@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from keras_strom.strategy.data_sharding import shard_fit_arguments
-from keras_strom.strategy.foreign_data import own_part
+from keras_strom.strategy.foreign_data import is_divided, own_part
 
 _MODULES = ("torch", "torch.utils.data", "grain")
 
@@ -145,6 +145,24 @@ def test_what_a_distributed_sampler_has_divided_is_not_divided_again() -> None:
     by_batches = types.SimpleNamespace(sampler=_DistributedSampler())
     loader = _DataLoader(range(4), sampler=object(), batch_sampler=by_batches)
     assert own_part(loader, 1, 2) is loader
+    assert is_divided(loader)
+    assert not is_divided(_DataLoader(range(4)))
+
+
+@pytest.mark.usefixtures("libraries")
+@pytest.mark.parametrize(
+    ("data", "warns"),
+    [
+        (_DataLoader(range(10)), True),
+        (_DataLoader(iter(range(10))), False),  # Nobody knows how many there are.
+        (_iter_dataset(range(10)), False),
+    ],
+)
+def test_more_steps_than_a_workers_share_are_warned_of(
+    data: Any, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    shard_fit_arguments({"x": data, "steps_per_epoch": 10}, 0, 2)
+    assert ("has 5: give 5" in caplog.text) == warns
 
 
 @pytest.mark.usefixtures("libraries")
