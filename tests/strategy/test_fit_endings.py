@@ -304,6 +304,7 @@ def test_a_start_without_the_chiefs_values_is_tried_again_where_the_chief_may_be
 
     monkeypatch.setattr(generation, "_CHIEF_SECONDS", 0.0)
     sharing = Mock(started=True, ended=None, join=join, fits=2, has_returned=has_returned)
+    sharing.options_text = "threshold=None"
     sharing.environment.join_timeout = 60.0
     sharing.environment.is_chief = False
     sharing.worker = join()
