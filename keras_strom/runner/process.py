@@ -425,7 +425,7 @@ def check_open_files() -> None:
         try:
             nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise _in_words(error) from error
+            raise _in_words(error) from None
         stack.callback(os.close, nothing)
         for _ in range(_LEAST_INHERITED):
             stack.callback(os.close, _inheritable(nothing))
@@ -440,7 +440,7 @@ def _inheritable(low: int) -> int:
     try:
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FIRST_INHERITED_FD)
     except OSError as error:
-        raise _in_words(error) from error
+        raise _in_words(error) from None
 
 
 def _in_words(error: OSError) -> OSError:

@@ -108,16 +108,14 @@ def marks(df: DataFrame, validation: float | str | None) -> list[Column]:
     if validation is None:
         return []
     if isinstance(validation, str):
-        found = Fields(df).of(validation)
+        fields = Fields(df)
+        found = fields.of(validation)
         if not found:
             raise errors.InvalidData(
                 f"no validation column {validation!r} in the DataFrame; it has "
                 f"{', '.join(map(repr, df.columns))}"
             )
-        if len(found) > 1:
-            raise errors.InvalidData(
-                f"the DataFrame has several columns {validation!r}: rename them"
-            )
+        fields.refuse_several([validation])
         if not isinstance(found[0].dataType, types.BooleanType | types.NumericType):
             raise errors.InvalidData(
                 f"the validation column {validation!r} must be Boolean or 0 and 1, not "

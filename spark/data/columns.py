@@ -175,11 +175,7 @@ def inspect(
             f"no column {', '.join(map(repr, missing))} in the DataFrame; it has "
             f"{', '.join(map(repr, df.columns))}{_hint_of_fields(missing, df.columns)}"
         )
-    ambiguous = [name for name in columns.names if len(fields.of(name)) > 1]
-    if ambiguous:
-        raise errors.InvalidData(
-            f"the DataFrame has several columns {', '.join(map(repr, ambiguous))}: rename them"
-        )
+    fields.refuse_several(columns.names)
     specs: dict[str, ColumnSpec] = {}
     for name in columns.names:
         (field,) = fields.of(name)
@@ -236,6 +232,18 @@ class Fields:
     def of(self, name: str) -> list[StructField]:
         """All to which a name refers; several of them are one too many for Spark."""
         return self._found.get(self._key(name), [])
+
+    def refuse_several(self, names: Sequence[str]) -> None:
+        """Refuses names each of which refers to several columns.
+
+        Raises:
+            InvalidData: the message has those names.
+        """
+        ambiguous = [name for name in names if len(self.of(name)) > 1]
+        if ambiguous:
+            raise errors.InvalidData(
+                f"the DataFrame has several columns {', '.join(map(repr, ambiguous))}: rename them"
+            )
 
     def _key(self, name: str) -> str:
         return name if self._is_case_sensitive else name.lower()
