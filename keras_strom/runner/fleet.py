@@ -143,7 +143,6 @@ class Fleet:
         self._remote: list[RemoteMachine] = []
         self._lost = LostHosts(self._enter_again, max(silence, _LEAST_PAUSE))
         self._lock = threading.Lock()  # Guards the list of machines, and whether they are closed.
-        self._is_over = False
         self._doubts: set[str] = set()  # What has been told of lost hosts that answer.
         self._prepare: Callable[[RemoteMachine], None]
         self.places: Places
@@ -261,7 +260,7 @@ class Fleet:
         """Ends whatever has been started elsewhere; "" = the job has ended well."""
         self._lost.close()
         with self._lock:
-            self._is_over, machines = True, list(self._remote)
+            machines = list(self._remote)
         _at_once(lambda machine: machine.close(reason), machines)
 
     def _workers_here(self) -> int:
@@ -298,7 +297,7 @@ class Fleet:
             self._tell_of(error)
             raise
         with self._lock:
-            is_over = self._is_over
+            is_over = self._lost.is_over
             if not is_over:
                 self._remote.append(machine)
         if is_over:
@@ -319,7 +318,7 @@ class Fleet:
     def _tell_of(self, error: errors.HostUnusable) -> None:
         """Says once why a host that answers cannot be used."""
         words = str(error)
-        if not (self._is_over or ssh.is_away(error) or words in self._doubts):
+        if not (self._lost.is_over or ssh.is_away(error) or words in self._doubts):
             self._doubts.add(words)
             self._tell(f"{words}; it is tried again")
 

@@ -26,7 +26,7 @@ class LostHosts:
 
     def seek(self, host: str) -> None:
         """Tries this host from now on; from any thread."""
-        if not self._over.is_set():
+        if not self.is_over:
             # A daemon: the end of a job does not wait for a host that says nothing.
             threading.Thread(
                 target=self._seek, args=(host,), name=f"keras-strom-seeks-{host}", daemon=True
@@ -35,6 +35,11 @@ class LostHosts:
     def close(self) -> None:
         """The job is over; who is being entered may still be."""
         self._over.set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has been closed."""
+        return self._over.is_set()
 
     def _seek(self, host: str) -> None:
         due = time.monotonic() + self._pause

@@ -79,22 +79,29 @@ class Outcome:
     @property
     def is_consequence(self) -> bool:
         """Whether it failed only because the job had ended elsewhere."""
-        return exception_line(self.traceback).partition(":")[0] in _CONSEQUENCES
+        return self._error in _CONSEQUENCES
 
     @property
     def may_be_started_again(self) -> bool:
         """Whether the process, not the user's function, is at fault: a new one may do better.
 
         A worker that the others took for dead (it was stopped, or its network cut) ends itself. So
-        does one whose GPU has failed. A script that Python cannot read stays so.
+        does one whose GPU has failed. A script that Python cannot read stays so, as does a model
+        that cannot be shared.
         """
-        if not self.failed or _UNREADABLE_SCRIPT.search(exception_line(self.traceback)):
+        if not self.failed or self._stays_so:
             return False
-        return not self.raised or self.is_consequence or self._lost_its_device
+        return not self.raised or self.is_consequence or self._error in _DEVICE_LOST
 
     @property
-    def _lost_its_device(self) -> bool:
-        return exception_line(self.traceback).partition(":")[0] == _DEVICE_LOST
+    def _stays_so(self) -> bool:
+        unreadable = _UNREADABLE_SCRIPT.search(exception_line(self.traceback))
+        return unreadable is not None or self._error in _UNSUPPORTED
+
+    @property
+    def _error(self) -> str:
+        """The class of the error that it ended with."""
+        return exception_line(self.traceback).partition(":")[0]
 
     @property
     def cause(self) -> str:
@@ -110,11 +117,14 @@ class Outcome:
 # What is killed while it unwinds has handed over all the same.
 _ENDS_OF_A_DRAIN = (DRAINED_EXIT_CODE, -signal.SIGKILL)
 
-_DEVICE_LOST = f"{errors.DeviceLost.__module__}.{errors.DeviceLost.__name__}"
-_CONSEQUENCES = frozenset(
-    f"{kind.__module__}.{kind.__name__}"
-    for kind in (errors.MasterLost, errors.ConnectionClosed, errors.FitFailed)
-)
+
+def _in_tracebacks(*kinds: type[Exception]) -> frozenset[str]:
+    return frozenset(f"{kind.__module__}.{kind.__name__}" for kind in kinds)
+
+
+_DEVICE_LOST = _in_tracebacks(errors.DeviceLost)
+_UNSUPPORTED = _in_tracebacks(errors.UnsupportedModel, errors.UnsupportedOptimizer)
+_CONSEQUENCES = _in_tracebacks(errors.MasterLost, errors.ConnectionClosed, errors.FitFailed)
 
 
 class Failure(Protocol):

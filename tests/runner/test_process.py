@@ -325,6 +325,20 @@ def test_a_script_that_python_cannot_read_is_named(
     assert not outcome.may_be_started_again
 
 
+@pytest.mark.parametrize(
+    ("error", "may"),
+    [("UnsupportedModel", False), ("UnsupportedOptimizer", False), ("DeadlinePassed", True)],
+)
+def test_a_model_that_cannot_be_shared_is_not_tried_again(
+    tmp_path: Path, start: StartProcess, error: str, may: bool
+) -> None:
+    text = f"from keras_strom import errors\nraise errors.{error}('why')\n"
+    with WorkerProcess(script(tmp_path, text), PLACE, start=start) as process:
+        outcome = process.wait(DEADLINE)
+    assert outcome.cause == f"failed: keras_strom.errors.{error}: why"
+    assert outcome.may_be_started_again == may
+
+
 def test_a_progress_bar_is_one_line(start: StartProcess) -> None:
     def bar() -> None:
         for i in range(5):
