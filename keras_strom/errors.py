@@ -57,6 +57,13 @@ class MasterLost(StromError, ConnectionError):
     """The master was there and went silent, or has ended the job."""
 
 
+class StateLost(MasterLost):
+    """In exact mode no worker is left that has the training's state; `keras-strom run` begins anew.
+
+    Only the workers have it. The job goes on from its checkpoint, if it has one.
+    """
+
+
 class ConnectionClosed(StromError, ConnectionError):
     """This side has closed the connection already."""
 
@@ -203,6 +210,7 @@ _BY_CODE: Mapping[int, type[StromError]] = MappingProxyType(
         -11: InternalError,
         -12: NotFinite,
         -13: DeviceLost,
+        -14: StateLost,
     }
 )
 

@@ -39,8 +39,9 @@ enum {
   STROM_CORRUPT = -9,          /* bytes that are not a valid message */
   STROM_BACK_PRESSURE = -10,   /* the outgoing queue stayed full for the whole deadline */
   STROM_INTERNAL = -11,
-  STROM_NOT_FINITE = -12, /* the update holds a NaN or an infinity; the message says where */
-  STROM_DEVICE_LOST = -13 /* the device does no work any more in this process */
+  STROM_NOT_FINITE = -12,  /* the update holds a NaN or an infinity; the message says where */
+  STROM_DEVICE_LOST = -13, /* the device does no work any more in this process */
+  STROM_STATE_LOST = -14   /* nobody has the state of the training any more */
 };
 
 STROM_EXPORT int32_t strom_abi_version(void);

@@ -162,6 +162,8 @@ class WatchedJob:
             worker.depth = int(member.get("depth", 1))
             worker.state = str(member.get("state", ""))
         total = int(status.get("events_total", len(status.get("events", ()))))
+        if 0 < total < self._masters_events:  # Another master, under which the job begins again.
+            self._masters_events = 0
         new = total - self._masters_events
         if new > 0:
             for seen in status.get("events", ())[-new:]:

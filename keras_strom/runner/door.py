@@ -20,7 +20,7 @@ from keras_strom.job.checkpoint_plan import CheckpointPlan
 from keras_strom.job.network import HostPort, NetworkConfig, format_address
 from keras_strom.runner.channel import Channel
 from keras_strom.runner.console import workers_in_words
-from keras_strom.runner.fleet import silence_seconds
+from keras_strom.runner.fleet import parts_folder, silence_seconds
 from keras_strom.runner.job_file import JobFile
 from keras_strom.runner.places import Place, Places
 from keras_strom.runner.remote_machine import RemoteMachine, check_version
@@ -143,7 +143,7 @@ class Door:
         work: Script | Function | None,
         env: Mapping[str, str],
         network: NetworkConfig,
-        plan: CheckpointPlan | None,
+        plan: Callable[[], CheckpointPlan | None],
     ) -> None:
         """Returns when enough agents have come.
 
@@ -155,7 +155,7 @@ class Door:
                 env=env,
                 network=network.to_json(),
                 size=self._workers,
-                parts_folder="" if plan is None else plan.incoming,
+                parts_folder=parts_folder(plan()),
                 silence=silence_seconds(network),
             )
             self._changed.notify_all()

@@ -59,6 +59,11 @@ _FAILURE_TIMEOUTS = 3
 _MOST_NAMED = 3
 
 
+def parts_folder(plan: CheckpointPlan | None) -> str:
+    """Where a plan has parts of checkpoints go, as machines are told; "" = there are none."""
+    return "" if plan is None else plan.incoming
+
+
 def silence_seconds(network: NetworkConfig) -> float:
     """So long after its last word an agent, or a launcher, is gone."""
     return _FAILURE_TIMEOUTS * network.failure_timeout
@@ -89,9 +94,16 @@ class Machines(Protocol):
         work: Script | Function | None,
         env: Mapping[str, str],
         network: NetworkConfig,
-        plan: CheckpointPlan | None,
+        plan: Callable[[], CheckpointPlan | None],
     ) -> None:
-        """Returns when the job can begin on them."""
+        """Returns when the job can begin on them.
+
+        Args:
+            work: what workers do.
+            env: variables for them.
+            network: of the job.
+            plan: of checkpoints, now and whenever a machine comes later.
+        """
 
     def describe(self, master: HostPort | None) -> str:
         """Who runs where, in a sentence."""
@@ -210,7 +222,7 @@ class Fleet:
         work: Script | Function | None,
         env: Mapping[str, str],
         network: NetworkConfig,
-        plan: CheckpointPlan | None,
+        plan: Callable[[], CheckpointPlan | None],
     ) -> None:
         """Returns when all other machines have what the job needs.
 
@@ -228,7 +240,6 @@ class Fleet:
             network=network.to_json(),
             size=self._workers,
             drain_file=self._drain_file or "",
-            parts_folder="" if plan is None else plan.incoming,
             silence=silence_seconds(network),
         )
         if isinstance(work, Script):
@@ -242,7 +253,9 @@ class Fleet:
         slots = {host.name: host.slots for host in self._hosts}
 
         def prepare(machine: RemoteMachine) -> None:
-            of_machine = dataclasses.replace(preparation, slots=slots[machine.name])
+            of_machine = dataclasses.replace(
+                preparation, slots=slots[machine.name], parts_folder=parts_folder(plan())
+            )
             machine.prepare(of_machine, payload)
 
         self._prepare = prepare

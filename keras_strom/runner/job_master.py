@@ -81,6 +81,16 @@ class JobMaster:
     def __exit__(self, *_: object) -> None:
         self._end.close()
 
+    def begin_again(self) -> None:
+        """Ends the master and starts another; the plan goes on from the newest checkpoint.
+
+        Raises:
+            AddressError: the port is in use.
+            StoreUnavailable: the folder for checkpoints cannot be written.
+        """
+        self._end.close()
+        self.__enter__()
+
     @property
     def address(self) -> HostPort | None:
         """Where workers reach the master; None = there is none."""

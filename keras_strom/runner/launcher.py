@@ -180,7 +180,7 @@ def launch(
             drain_triggers(job.drain_signal, job.drain_file, crew.drain_here),
         ):
             watching.follow(master.status)
-            fleet.prepare(job.work, job.env, network, master.plan)
+            fleet.prepare(job.work, job.env, network, lambda: master.plan)
             if fleet.is_distant:
                 console.message(fleet.describe(master.address))
             crew.begin()
@@ -219,6 +219,7 @@ class _Ended(NamedTuple):
     """A worker whose process has ended."""
 
     rank: int
+    attempt: int
     outcome: Outcome
 
     @property
@@ -295,10 +296,12 @@ class _Crew:
                 self._place(event.rank)
             elif isinstance(event, _ToDrain):
                 self._drain(event.why)
+            elif self._is_of_before(event):
+                continue
             elif event.outcome.gives_way:
                 self._follow(event)
             elif event.outcome.failed:
-                self._replace(event, self._job.workers - len(outcomes) - len(self._homeless) - 1)
+                self._replace(event, outcomes)
             else:
                 outcomes[event.rank] = event.outcome
                 self._watching.ended(event.rank, f"worker {event.rank} has ended")
@@ -400,7 +403,12 @@ class _Crew:
             self._watching.started(rank, place.machine.name, self._attempts[rank])
             self._processes.pop(rank, None)  # It has ended.
             listener = _Listener(
-                rank, self._console, self._events, self._watching, self._interrupted
+                rank,
+                self._attempts[rank],
+                self._console,
+                self._events,
+                self._watching,
+                self._interrupted,
             )
             try:
                 self._processes[rank] = place.machine.start(
@@ -414,14 +422,28 @@ class _Crew:
                 listener.ended(Outcome(1, None, f"it could not be started: {error}", ()))
         return place
 
-    def _replace(self, ended: _Ended, running: int) -> None:
-        """Starts a worker anew that has failed, or says why not."""
-        rank, outcome = ended
+    def _is_of_before(self, ended: _Ended) -> bool:
+        """Whether the worker was ended for all to begin again."""
+        return ended.attempt != self._attempts[ended.rank]
+
+    def _replace(self, ended: _Ended, outcomes: dict[int, Outcome]) -> None:
+        """Starts a worker anew that has failed, and others where they need it, or says why not.
+
+        Args:
+            ended: that worker.
+            outcomes: of those that have ended well, which may have to begin again.
+        """
+        rank, outcome = ended.rank, ended.outcome
         self._failures += 1
         if self._failures > self._job.max_failures or not outcome.may_be_started_again:
+            running = self._job.workers - len(outcomes) - len(self._homeless) - 1
             raise self._first_failure(ended, running)
         self._watching.away(rank, f"worker {rank} {outcome.cause}")
-        what = self._start_again(rank, outcome)
+        if outcome.lost_state and not self._places.may_grow:
+            what = self._begin_again(outcome)
+            outcomes.clear()
+        else:
+            what = self._start_again(rank, outcome)
         self._console.line(
             rank,
             f"worker {rank} {outcome.cause}; {what} (failure {self._failures} of "
@@ -429,13 +451,29 @@ class _Crew:
         )
         self._check_number(rank, outcome)
 
+    def _begin_again(self, outcome: Outcome) -> str:
+        """Starts all workers anew, under another master, and says in words from where.
+
+        Nobody has any more what they need to go on, as one that has failed has found out.
+        """
+        self._end_all()
+        self._master.begin_again()
+        for rank in range(self._job.workers):
+            self._attempts[rank] += 1
+            self._homeless.pop(rank, None)
+            if self._start(rank) is None:
+                self._homeless[rank] = outcome
+        plan = self._master.plan
+        where = None if plan is None else plan.restore
+        return f"all workers begin again, from {where or 'their start'}"
+
     def _follow(self, ended: _Ended) -> None:
         """Starts another worker in the place of one that was asked to leave, which is no failure.
 
         Raises:
             WorkerFailed: a rank has left too often in a row with no step in between.
         """
-        rank, outcome = ended
+        rank, outcome = ended.rank, ended.outcome
         what = LATE_DRAIN if outcome.too_late else "has drained"
         self._idle_drains[rank] = 0 if outcome.stepped else self._idle_drains[rank] + 1
         if self._idle_drains[rank] == MOST_IDLE_DRAINS:
@@ -489,9 +527,12 @@ class _Crew:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Ends every worker: politely first, all at the same time, then by force."""
+        self._end_all(interrupted=kind is not None and issubclass(kind, KeyboardInterrupt))
+
+    def _end_all(self, *, interrupted: bool = False) -> None:
         processes = self._processes.values()
         try:
-            if kind is not None and issubclass(kind, KeyboardInterrupt):
+            if interrupted:
                 self._interrupt()
             for process in processes:
                 process.terminate()
@@ -550,13 +591,13 @@ class _Crew:
                 seen = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
-            if not isinstance(seen, _Ended):
+            if not isinstance(seen, _Ended) or self._is_of_before(seen):
                 continue
             running -= 1
             if seen.outcome.failed:
                 failures.append(seen)
-        rank, outcome = first_cause(failures) or failed
-        return self._failed(rank, outcome)
+        cause = first_cause(failures) or failed
+        return self._failed(cause.rank, cause.outcome)
 
     def _failed(self, rank: int, outcome: Outcome) -> errors.WorkerFailed:
         self._watching.ended(rank, f"worker {rank} ends the job: it {outcome.cause}", failed=True)
@@ -570,6 +611,7 @@ class _Listener(WorkerListener):
     def __init__(
         self,
         rank: int,
+        attempt: int,
         console: Console,
         ended: queue.SimpleQueue[Any],
         watching: Watching,
@@ -577,6 +619,7 @@ class _Listener(WorkerListener):
     ) -> None:
         self._watching = watching
         self._rank = rank
+        self._attempt = attempt
         self._console = console
         self._ended = ended
         self._interrupted = interrupted
@@ -596,4 +639,4 @@ class _Listener(WorkerListener):
     def ended(self, outcome: Outcome) -> None:
         for line in self._without_interrupt.close():
             self._console.line(self._rank, line)
-        self._ended.put(_Ended(self._rank, outcome))
+        self._ended.put(_Ended(self._rank, self._attempt, outcome))

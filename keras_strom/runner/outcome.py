@@ -94,6 +94,11 @@ class Outcome:
         return not self.raised or self.is_consequence or self._error in _DEVICE_LOST
 
     @property
+    def lost_state(self) -> bool:
+        """Whether nobody is left with what workers need to go on, so that all must begin again."""
+        return self._error in _STATE_LOST
+
+    @property
     def _stays_so(self) -> bool:
         unreadable = _UNREADABLE_SCRIPT.search(exception_line(self.traceback))
         return unreadable is not None or self._error in _UNSUPPORTED
@@ -124,7 +129,10 @@ def _in_tracebacks(*kinds: type[Exception]) -> frozenset[str]:
 
 _DEVICE_LOST = _in_tracebacks(errors.DeviceLost)
 _UNSUPPORTED = _in_tracebacks(errors.UnsupportedModel, errors.UnsupportedOptimizer)
-_CONSEQUENCES = _in_tracebacks(errors.MasterLost, errors.ConnectionClosed, errors.FitFailed)
+_STATE_LOST = _in_tracebacks(errors.StateLost)
+_CONSEQUENCES = _STATE_LOST | _in_tracebacks(
+    errors.MasterLost, errors.ConnectionClosed, errors.FitFailed
+)
 
 
 class Failure(Protocol):

@@ -166,7 +166,7 @@ class Slots:
 
     def of(self, rank: int) -> Place | None:
         """See `Places`."""
-        if not _is_open(self._machines[self._taken[rank][0]][0]) and not self._move(rank):
+        if not self._has_open(rank) and not self._move(rank):
             return None
         at, slot = self._taken[rank]
         there = sum(other == at for other, _ in self._taken.values())
@@ -200,6 +200,10 @@ class Slots:
         for machine, _ in self._machines:
             if isinstance(machine, ThisMachine):
                 machine.leaves = True
+
+    def _has_open(self, rank: int) -> bool:
+        """Whether it has a slot; not one that has ended, before all begin again."""
+        return rank in self._taken and _is_open(self._machines[self._taken[rank][0]][0])
 
     def _move(self, rank: int) -> bool:
         taken = set(self._taken.values())

@@ -205,11 +205,16 @@ def _run_worker(
                 link.ends_on_stop(process)
                 outcome = process.wait()
             link.report(outcome)
-            if not (outcome.may_be_started_again or outcome.gives_way):
+            if not (_may_start_again(outcome) or outcome.gives_way):
                 return place.rank, outcome.result
         return -1, None
     finally:
         link.close()
+
+
+def _may_start_again(outcome: Outcome) -> bool:
+    """Whether a worker may do better alone: here all begin again with another run only."""
+    return outcome.may_be_started_again and not outcome.lost_state
 
 
 def _to_driver(task: Task) -> Channel:
@@ -338,7 +343,7 @@ class _DriverLink(WorkerListener):
                 "log_tail": [line[:_MAX_TAIL_LINE_CHARACTERS] for line in outcome.log_tail],
                 "is_consequence": outcome.is_consequence,
                 "cause": outcome.cause[:_MAX_TAIL_LINE_CHARACTERS],
-                "may_start_again": outcome.may_be_started_again,
+                "may_start_again": _may_start_again(outcome),
             }
         if not outcome.terminated:
             with contextlib.suppress(ConnectionError):  # A driver that is gone needs no report.

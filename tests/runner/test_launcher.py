@@ -448,6 +448,44 @@ def test_a_failure_more_than_asked_for_ends_the_job(tmp_path: Path) -> None:
     assert raised.value.traceback.endswith("ValueError: bad data")
 
 
+LOSES_THE_STATE = (
+    "import os, pathlib, time, keras_strom as k\n"
+    "rank, attempt = k.rank(), int(os.environ['KERAS_STROM_ATTEMPT'])\n"
+    "there = [pathlib.Path(f'{__file__}-{other}') for other in range(3)]\n"
+    "there[rank].touch()\n"
+    "print('attempt', attempt)\n"
+    "if attempt == 0 and rank == 0:\n"
+    "    while not all(path.exists() for path in there): time.sleep(0.01)\n"
+    "    raise k.errors.StateLost('nobody')\n"
+    "if attempt == 0 and rank == 1:\n"
+    "    time.sleep(1000)\n"
+)
+
+
+def test_where_nobody_has_the_state_all_begin_again_under_another_master(tmp_path: Path) -> None:
+    masters = []
+
+    def start(options: MasterOptions) -> SilentMaster:
+        masters.append(SilentMaster(options))
+        return masters[-1]
+
+    stream = io.StringIO()
+    job = Job(work=script(tmp_path, LOSES_THE_STATE), workers=3, max_failures=1)
+    outcomes = launch(job, Console(3, stream), start)
+    lines = stream.getvalue().splitlines()
+    assert (
+        "[0] worker 0 failed: keras_strom.errors.StateLost: nobody; all workers begin again, from "
+        "their start (failure 1 of 1)"
+    ) in lines
+    # Worker 2, too, which had ended well by then.
+    assert all(f"[{rank}] attempt {n}" in lines for rank in range(3) for n in range(2))
+    assert not any("worker 1" in line for line in lines)
+    assert [outcome.exit_code for outcome in outcomes] == [0, 0, 0]
+    first, second = masters
+    assert first.closed
+    assert first.credentials != second.credentials
+
+
 def test_a_worker_that_cannot_be_started_is_a_failure_as_another_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keras_strom import NetworkConfig
 from tests.support.elastic_jobs import run, run_until_killed
 from tests.support.faults import Fault
 from tests.support.scripts import elastic, every_step, one_state
@@ -114,6 +116,21 @@ def test_workers_that_are_lost_one_after_the_other_leave_one_state(tmp_path: Pat
     ended.check()
     assert [result["attempt"] for result in ended.results] == [1, 0, 1]
     assert_one_state(ended.results, least=50)
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_where_all_are_lost_at_once_all_begin_again(tmp_path: Path, restores: bool) -> None:
+    work = elastic.Job(epochs=4, pause=0.05, method="AllReduce")
+    faults = [Fault(mode="kill", rank=rank, step=60) for rank in range(2)]
+    folder, network, where = tmp_path / "checkpoints", NetworkConfig(), "their start"
+    if restores:
+        network = NetworkConfig(checkpoint_dir=str(folder), checkpoint_interval=0.4)
+        where = re.escape(f"{folder}/checkpoint-") + r"[-\d]+"
+    ended = run(tmp_path, work, *faults, network=network, consequences=1)
+    ended.check()
+    assert re.search(rf"StateLost: .*; all workers begin again, from {where} \(fail", ended.output)
+    assert ("goes on from the checkpoint" in ended.output) == restores
+    assert_one_state(ended.results, least=60)
 
 
 def test_a_job_that_was_killed_goes_on_from_its_checkpoint_in_one_state(tmp_path: Path) -> None:

@@ -95,15 +95,17 @@ def run(
     network: NetworkConfig | None = None,
     master: WatchedMaster | None = None,
     min_workers: int | None = None,
+    consequences: int = 0,
 ) -> Ended:
-    """Runs a job to its end."""
+    """Runs a job to its end, in which `consequences` workers fail for what others have met."""
     output, master = io.StringIO(), master or WatchedMaster()
     job = Job(
         work=Script(elastic.__file__, (str(folder), json.dumps(vars(work)), faults.to_json(*what))),
         workers=workers,
         network=network or NetworkConfig(),
         env=VARIABLES,
-        max_failures=sum(fault.attempts for fault in what if fault.mode not in faults.DRAINS),
+        max_failures=consequences
+        + sum(fault.attempts for fault in what if fault.mode not in faults.DRAINS),
         min_workers=min_workers,
         warm_start=True,
     )

@@ -71,6 +71,7 @@ enum class Code : int32_t {
   kInternal = -11,
   kNotFinite = -12,
   kDeviceLost = -13,
+  kStateLost = -14,
 };
 
 // A fault of the world, which the caller must read. Bugs stop with STROM_CHECK instead.

@@ -115,10 +115,7 @@ bool Donations::AskNext(int64_t now_ns, int32_t joiner, const std::string& why, 
     donor = generation->FindDonor(donation->asked);
   }
   if (!donor && generation->IsOfGradients()) {
-    host_->Fail(joiner, Code::kMasterLost,
-                "no worker has given " + WorkerName(joiner) +
-                    " its state, without which it cannot step as they do; start it anew, or where "
-                    "nobody trains any more the job, from its checkpoint");
+    RefuseWithoutState(joiner, *generation);
     return false;
   }
   if (!donor) {
@@ -138,6 +135,18 @@ bool Donations::AskNext(int64_t now_ns, int32_t joiner, const std::string& why, 
   donation->deadline_ns = now_ns + kPatienceTimeouts * failure_timeout_ns_;
   host_->Send(*donor, AskState{number, joiner, donation->until});
   return true;
+}
+
+void Donations::RefuseWithoutState(int32_t joiner, const MasterGeneration& generation) {
+  if (generation.FindDonor({})) {
+    return host_->Fail(joiner, Code::kMasterLost,
+                       "no worker has given " + WorkerName(joiner) +
+                           " its state, without which it cannot step as they do; start it anew");
+  }
+  host_->Fail(joiner, Code::kStateLost,
+              "no worker is left that has the state of this training, which " + WorkerName(joiner) +
+                  " needs to step as they did: all workers have to begin again, from the job's "
+                  "checkpoint if it has one");
 }
 
 // False: the joiner's link has to drain before the donor may go on.

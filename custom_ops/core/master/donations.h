@@ -60,6 +60,8 @@ class Donations {
   // False: nobody is left to ask, the joiner has been told so, and the donation is to be removed.
   [[nodiscard]] bool AskNext(int64_t now_ns, int32_t joiner, const std::string& why,
                              Donation* donation, MasterGeneration* generation);
+  // Where all must have one state, nobody begins with one of its own.
+  void RefuseWithoutState(int32_t joiner, const MasterGeneration& generation);
   bool Widen(int32_t joiner, Donation* donation, const MasterGeneration& generation);
 
   const int64_t failure_timeout_ns_;

@@ -449,7 +449,7 @@ void WorkerNode::State::Handle(const Beacon& beacon) {
 
 void WorkerNode::State::Handle(const Failure& failure) {
   const bool known = failure.code < static_cast<int32_t>(Code::kOk) &&
-                     failure.code >= static_cast<int32_t>(Code::kNotFinite);
+                     failure.code >= static_cast<int32_t>(Code::kStateLost);
   Fail(known ? static_cast<Code>(failure.code) : Code::kInternal, failure.reason);
 }
 

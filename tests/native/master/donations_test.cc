@@ -30,7 +30,10 @@ class RecordedHost final : public GenerationHost {
       EXPECT_TRUE(assemblers[rank].Add(*chunk, int64_t{1} << 40, &got[rank]).ok());
     }
   }
-  void Fail(int32_t, Code, const std::string& reason) override { failed = reason; }
+  void Fail(int32_t, Code why, const std::string& reason) override {
+    code = why;
+    failed = reason;
+  }
   void Report(MasterEvent event) override { events.push_back(event.text); }
   int64_t QueuedBytes(int32_t) const override { return queued; }
   const VersionVector& received() const override { return received_; }
@@ -42,6 +45,7 @@ class RecordedHost final : public GenerationHost {
   std::map<int32_t, BlobAssembler> assemblers;
   std::map<int32_t, std::optional<Blob>> got;
   std::vector<std::string> events;
+  Code code = Code::kOk;
   std::string failed;
   int64_t queued = 0;
 
@@ -228,6 +232,7 @@ TEST_F(DonationsOfOneStateTest, WithoutOneNobodyJoinsThoseWhoTrain) {
     EXPECT_EQ(host.failed, "");
     Donate(1, 1);
   }
+  EXPECT_EQ(host.code, Code::kMasterLost);
   EXPECT_THAT(host.failed, HasSubstr("no worker has given worker 2 its state"));
   EXPECT_FALSE(host.got[2]);
 }
@@ -237,7 +242,8 @@ TEST_F(DonationsOfOneStateTest, WhereNobodyIsLeftItDoesNotBeginWithItsOwn) {
   exact->Lose(1);
   donations.Advance(0, &*exact);
   EXPECT_FALSE(host.got[2]);
-  EXPECT_THAT(host.failed, HasSubstr("the job, from its checkpoint"));
+  EXPECT_EQ(host.code, Code::kStateLost);
+  EXPECT_THAT(host.failed, HasSubstr("no worker is left that has the state"));
 }
 
 TEST_F(DonationsOfOneStateTest, WhoHasAnotherStateThanTheChiefMayAskThoughItIsNotLate) {
