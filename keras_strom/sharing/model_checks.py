@@ -22,6 +22,8 @@ _OUTER = ("LossScaleOptimizer", "MultiOptimizer")
 _PATH = "_keras_strom_path"
 # ... and whether that has a constraint.
 _CONSTRAINED = "_keras_strom_constrained"
+# ... and whether its gradient is its new value.
+_OVERWRITTEN = "_keras_strom_overwritten"
 
 
 def wrap_apply(
@@ -103,6 +105,11 @@ def is_constrained(variable: Any) -> bool:
     return bool(getattr(variable, _CONSTRAINED, False))
 
 
+def is_overwritten(variable: Any) -> bool:
+    """Whether a step replaces a `tf.Variable`, as the scales of float8 layers, by its gradient."""
+    return bool(getattr(variable, _OVERWRITTEN, False))
+
+
 def value_with_path(variable: Any) -> Any:
     """The `tf.Variable` of a Keras variable, which `path_of` knows by its path from now on."""
     # Only the Keras variable knows its path; the tf.Variable of every layer is called "kernel".
@@ -110,6 +117,7 @@ def value_with_path(variable: Any) -> Any:
         return variable
     setattr(variable.value, _PATH, variable.path)
     setattr(variable.value, _CONSTRAINED, variable.constraint is not None)
+    setattr(variable.value, _OVERWRITTEN, variable.overwrite_with_gradient)
     return variable.value
 
 

@@ -22,7 +22,7 @@ from keras_strom._native.local_model import LocalModel
 from keras_strom._native.ops import operations
 from keras_strom.method import MPCA, Method
 from keras_strom.sharing.flat_space import Entry, FlatSpace, ranges_of, update_copies
-from keras_strom.sharing.model_checks import path_of
+from keras_strom.sharing.model_checks import is_overwritten, path_of
 from keras_strom.sharing.optimizers import learning_rates_of, scales_loss
 from keras_strom.sharing.pull_statistics import PULL_LENGTH, PullStatistics
 from keras_strom.sharing.step_trace import StepTrace
@@ -429,9 +429,14 @@ class PulledStep(TrainingStep):
     def plan(self, trained: list[Entry]) -> JointPlan:
         """The joint model has all that is trained; none where that is nothing.
 
+        What each step replaces is no part of it: that has no history to pull, and a scale that is
+        extrapolated is soon below 0. Only the mean of gradients has it, so that all have one state.
+
         Raises:
             UnsupportedModel: it is too small to be cut into shards.
         """
+        if not self.has_one_state:
+            trained = [entry for entry in trained if not is_overwritten(entry.variable)]
         joint = _Joint(trained)
         if not joint.size:
             return JointPlan()

@@ -141,7 +141,7 @@ def ended(method: str) -> tuple[list[dict[str, Any]], list[dict[str, np.ndarray]
 @pytest.mark.parametrize("method", ENDINGS)
 def test_however_a_training_ends_all_workers_have_the_same_sound_weights(method: str) -> None:
     _, (first, second) = ended(method)
-    assert len(first) == 9
+    assert len(first) == 10
     for name, values in first.items():
         assert np.isfinite(values).all(), name
         # What was trained with a function of before is refused on each worker by itself.
@@ -183,6 +183,14 @@ def test_custom_loops_train_with_and_without_naming_their_models(method: str) ->
 def test_a_step_of_a_loop_that_is_over_is_refused(method: str) -> None:
     for result in ended(method)[0]:
         assert "strategy.begin" in result["outside"]
+
+
+@pytest.mark.parametrize("method", ENDINGS)
+def test_the_scales_of_float8_layers_are_no_part_of_the_joint_model(method: str) -> None:
+    """Each step computes them anew from a worker's own values: an average of old ones fits none."""
+    for result in ended(method)[0]:
+        assert len(result["float8"]) == 3 * 6
+        assert all(result["float8"])
 
 
 # ------------------------------------------------------------------------- losses

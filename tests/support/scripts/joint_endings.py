@@ -31,6 +31,25 @@ class Boom(keras.callbacks.Callback):
             raise ValueError("boom")
 
 
+class Scales(keras.callbacks.Callback):
+    """Notes whether an epoch ends with the scales of float8 layers that its last step has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stay: list[bool] = []
+        self._after: list[np.ndarray] = []
+
+    def _now(self) -> list[np.ndarray]:
+        variables = self.model.trainable_variables
+        return [v.numpy() for v in variables if v.overwrite_with_gradient]
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._after = self._now()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.stay += map(np.array_equal, self._after, self._now())
+
+
 class Place:
     """A worker's strategy and model, and what it notes."""
 
@@ -98,6 +117,16 @@ class Place:
         self.losses[name] = [losses[0], losses[-1], float(report.steps)]
         self.note(name)
 
+    def float8(self) -> list[bool]:
+        """Trains a layer of which each step replaces the scales; what `Scales` has noted."""
+        with self.strategy.scope():
+            layer = keras.layers.Dense(16, "relu", dtype="float8_from_float32")
+            self.model = keras.Sequential([keras.Input((8,)), layer, keras.layers.Dense(1)])
+            self.compile()
+        look = Scales()
+        self.fit("float8", epochs=3, callbacks=[look])
+        return look.stay
+
     def step_outside(self) -> str:
         """What a step says that was traced in a loop and is made once that is over."""
         batch = self.x[:BATCH], self.y[:BATCH]
@@ -134,9 +163,11 @@ def main() -> None:
     place.compile()
     place.loop(place.model)
     place.loop()
+    outside = place.step_outside()
+    scales = place.float8()
     rank = keras_strom.rank()
     np.savez(output / f"{rank}.npz", **place.weights)
-    result = {"said": place.said, "losses": place.losses, "outside": place.step_outside()}
+    result = {"losses": place.losses, "outside": outside, "float8": scales, "said": place.said}
     (output / f"{rank}.json").write_text(json.dumps(result))
 
 
