@@ -19,7 +19,7 @@ import pyarrow as pa
 from keras_strom import errors
 from keras_strom.checks import whole_number
 
-from .columns import ColumnSpec, Fields
+from .columns import REPAIR, ColumnSpec, Fields
 from .exported import TRAIN, VALIDATION
 from .tensors import Allowed, Faults, counted, decode, encode, odd_values
 
@@ -222,9 +222,7 @@ def check_faults(
             f"the validation column {validation!r} has {mark.misshapen} values other than 0 and 1"
         )
     if words:
-        raise errors.InvalidData(
-            "; ".join(words) + ": drop or repair these rows (df.dropna(), df.fillna(), df.filter())"
-        )
+        raise errors.InvalidData(f"{'; '.join(words)}: {REPAIR}")
 
 
 @contextlib.contextmanager

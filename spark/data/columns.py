@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "int32", "int64", "bool", "uint8", "string")
 #: What a column can be.
 KINDS = ("scalar", "vector", "array", "image", "binary", "string")
+#: What follows the faults of rows.
+REPAIR = "drop or repair these rows (df.dropna(), df.fillna(), df.filter())"
 
 _MOST_ELEMENTS = 1 << 31
 
@@ -265,7 +267,12 @@ def with_weight(columns: Columns, specs: dict[str, ColumnSpec]) -> dict[str, Col
     return {**specs, name: ColumnSpec("scalar", "float32")}
 
 
-def select(df: DataFrame, specs: Mapping[str, ColumnSpec], *extra: Column) -> DataFrame:
+def select(
+    df: DataFrame,
+    specs: Mapping[str, ColumnSpec],
+    *extra: Column,
+    refuse_nulls: bool = False,
+) -> DataFrame:
     """The columns of `specs` alone, in a form that Arrow carries: numbers cast, vectors as arrays.
 
     They are named c0, c1 and so on: Spark's mapInArrow trips over names with dots.
@@ -274,12 +281,22 @@ def select(df: DataFrame, specs: Mapping[str, ColumnSpec], *extra: Column) -> Da
         df: as given to `inspect`.
         specs: as `inspect` gave them.
         *extra: further expressions, kept as they are.
+        refuse_nulls: whether a row that is null ends the query, before Python sees it. (What an
+            array holds is looked at there.)
     """
+    refused = _refusing_null if refuse_nulls else lambda _, column: column
     columns = (
-        _expression(df, name, spec).alias(f"c{index}")
+        refused(name, _expression(df, name, spec)).alias(f"c{index}")
         for index, (name, spec) in enumerate(specs.items())
     )
     return df.select(*columns, *extra)
+
+
+def _refusing_null(name: str, column: Column) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    null = F.raise_error(F.lit(f"column {name!r} has rows with nulls: {REPAIR}"))
+    return F.when(_column(name).isNotNull(), column).otherwise(null)
 
 
 def from_pairs(

@@ -486,7 +486,8 @@ def _with_rows(
     from pyspark.sql.types import StructType
 
     used = {name: specs[name] for name in columns.names}
-    rows = select(_with_own_names(df), used, F.struct("*").alias(ROW))
+    # Spark tries a task four times, and each of them would be a Python worker with TensorFlow.
+    rows = select(_with_own_names(df), used, F.struct("*").alias(ROW), refuse_nulls=True)
     try:
         return rows.mapInArrow(work, StructType([*df.schema.fields, *fields]))
     except PySparkNotImplementedError as error:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from keras_strom import errors
 from keras_strom.tracebacks import first_words
 
-from ..data.columns import Columns, ColumnSpec
+from ..data.columns import REPAIR, Columns, ColumnSpec
 from ..data.tensors import decode, encode
 from .keras_losses import chosen
 from .labels import of_each_output, of_outputs
@@ -245,7 +245,7 @@ def _pieces(inference: Inference, batch: pa.RecordBatch) -> Iterator[tuple[Any, 
         else:
             arrays[name] = decode(pa.chunked_array([encoded]), spec, name, "")
     if words:
-        raise errors.InvalidData("; ".join(words))
+        raise errors.InvalidData(f"{'; '.join(words)}: {REPAIR}")
     for begin in range(0, batch.num_rows, inference.batch_size):
         rows = min(inference.batch_size, batch.num_rows - begin)
         part = {name: array[begin : begin + rows] for name, array in arrays.items()}

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F  # noqa: N812
 
 from keras_strom import errors
@@ -128,3 +129,20 @@ def test_a_column_that_spark_does_not_give_to_python_is_named(numbers: Any) -> N
     rows = numbers.withColumns({"month": F.expr("interval '1' month"), "z": F.lit("a")})
     with pytest.raises(errors.InvalidData, match=r"to Python: 'month' \(interval month\); drop it"):
         stage().transform(rows)
+
+
+def test_a_null_ends_a_query_before_any_python_worker_with_column_and_remedy(spark: Any) -> None:
+    rows = spark.createDataFrame(
+        [(1.0, 2.0, [1.0]), (None, 1.0, [2.0]), (3.0, None, [None])],
+        "`x.1` double, y double, v array<double>",
+    )
+    model = stage(feature_cols=["x.1"])
+    words = r"column '{}' has rows with nulls: drop or repair these rows \(df\.dropna\(\)"
+    with pytest.raises(SparkRuntimeException, match=words.format(r"x\.1")):
+        model.transform(rows).collect()
+    whole = rows.filter("`x.1` is not null")
+    with pytest.raises(SparkRuntimeException, match=words.format("y")):
+        model.score(whole).collect()
+    assert model.transform(whole).count() == 2  # No label is asked for.
+    with pytest.raises(PythonException, match=r"'v' has 1 row with nulls: drop or repair these"):
+        stage(feature_cols=["v"]).transform(rows).collect()
