@@ -37,6 +37,7 @@ from keras_strom.runner.work import Function
 from .executors import check_version
 from .messages import Start
 from .resources import UseGpu, gpu_variables
+from .spark_files import with_spark_files
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -122,7 +123,7 @@ def run_task(task: Task, rows: Iterable[Chunk]) -> Report:
     """
     check_version(task.version)
     payload = task.payload if isinstance(task.payload, bytes) else task.payload.value
-    work = Function(payload)
+    work = Function(with_spark_files(payload))
     given = gpu_variables(task.use_gpu)
     env = {**given, **task.env}
     start: StartProcess = fresh_interpreter

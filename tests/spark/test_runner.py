@@ -189,6 +189,28 @@ def test_an_executor_of_two_cores_runs_one_worker_where_one_is_allowed(tmp_path:
     assert "refused 2 workers need as many slots" in done.stdout
 
 
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_a_worker_finds_the_files_that_spark_has_brought(
+    spark: Any, tmp_path: Path, warm_start: bool
+) -> None:
+    def read(name: str) -> tuple[str, bool]:
+        from pyspark import SparkFiles
+
+        return Path(SparkFiles.get(name)).read_text(), SparkFiles.get(name) == str(brought)
+
+    brought = tmp_path / f"brought {warm_start}.txt"
+    brought.write_text("by Spark")
+    spark.sparkContext.addFile(str(brought))
+    found = run(read, (brought.name,), num_proc=2, warm_start=warm_start, spark=spark)
+    assert found == [("by Spark", False)] * 2
+    # What pickle names alone imports PySpark by itself, before it is called or never.
+    assert run(pyspark.SparkFiles.getRootDirectory, num_proc=1, spark=spark) != [None]
+
+
+def test_a_worker_without_need_of_spark_imports_none_of_it(spark: Any) -> None:
+    assert run(lambda: "pyspark" in sys.modules, num_proc=1, spark=spark) == [False]
+
+
 def test_large_arguments_pass(spark: Any) -> None:
     assert run(len, (b"x" * 1_000_000,), num_proc=2, spark=spark) == [1_000_000] * 2
 
