@@ -30,6 +30,7 @@ from ..data.direct import Direct, direct
 from ..data.export import export
 from ..data.exported import ExportedData
 from ..data.parquet import Paths, from_parquet, refuse_labels
+from ..data.spark_variables import refuse_spark_variables
 from ..data.store import Store, StoreRun
 from ..inference.compiling import check_decay, check_names
 from ..inference.dry_run import dry_run
@@ -49,7 +50,6 @@ from ..runner.executors import check_executors, check_python_memory
 from ..runner.resources import UseGpu
 from ..runner.session import active_or_new
 from ..runner.slots import START_TIMEOUT_SECONDS, Size, WantedSize
-from ..runner.spark_variables import refuse_spark_variables
 from ..runner.timeline import Recorder
 from ..training.gradient_sharing import BesideJointModel, GradientSharing
 from ..training.method import TrainingJob, TrainingMethod
@@ -484,7 +484,6 @@ def _prepare(
         custom_objects=params["custom_objects"],
         compiling=compiling,
     )
-    refuse_spark_variables("model_fn, custom_objects, loss or metrics", model.code)
     trial = dry_run(model, columns, specs, params["transformation_fn"])
     made = output_columns(trial.outputs, params)
     if df is not None:  # As Spark's own estimators do, which ask before they train.

@@ -23,6 +23,7 @@ import keras
 
 from keras_strom import errors
 
+from ..data.spark_variables import refuse_spark_variables
 from .pickled import loads
 
 #: How a model's file ends, and what is in it.
@@ -117,7 +118,8 @@ def pack(
 
     Raises:
         UnsupportedModel: the model cannot be made again from its configuration.
-        InvalidOption: an argument of `compile`, or `model_fn`, that cannot be pickled.
+        InvalidOption: an argument of `compile`, or `model_fn`, that cannot be pickled, or has a
+            broadcast or an accumulator of Spark.
     """
     if (model is None) == (model_fn is None):
         raise errors.InvalidOption("give either model or model_fn")
@@ -138,6 +140,8 @@ def pack(
         dtype_policy=keras.dtype_policies.serialize(keras.config.dtype_policy()),
     )
     packed = PackedModel(_pickled(code), file)
+    # Before it is unpickled here, where a broadcast has no value either.
+    refuse_spark_variables("layers, model_fn, custom_objects, loss or metrics", packed.code)
     if model is not None:
         try:
             packed.load()

@@ -35,6 +35,7 @@ from keras_strom.runner.start_master import start_master
 from keras_strom.runner.work import Function
 
 from ..data.connect import context_of
+from ..data.spark_variables import refuse_spark_variables
 from .application import is_local, is_on, is_one_machine
 from .controller import Controller
 from .decommission import Decommissions
@@ -44,7 +45,6 @@ from .resources import UseGpu, check_gpus, check_use_gpu, shares_gpu
 from .result import RunResult
 from .session import active_or_new
 from .slots import MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
-from .spark_variables import refuse_spark_variables
 from .task import Report, Task, run_task
 
 if TYPE_CHECKING:

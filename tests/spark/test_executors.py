@@ -85,3 +85,18 @@ def test_variables_that_spark_shares_with_its_own_tasks_are_refused(spark: Any, 
 
     with pytest.raises(errors.InvalidOption, match=f"loss or metrics use an? {kind} of Spark"):
         StromEstimator(**{**given, "model": None}, model_fn=model_fn).fit(df)
+
+    def loss(_: Any, predicted: Any) -> Any:
+        return one, predicted
+
+    class Scaled(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            return x if hasattr(x, "shape") else one
+
+    with pytest.raises(errors.InvalidOption, match=f"loss or metrics use an? {kind} of Spark"):
+        StromEstimator(**{**given, "loss": loss}).fit(df)
+    scaled = keras.Sequential([keras.Input((1,)), Scaled()])
+    with pytest.raises(errors.InvalidOption, match=f"layers, .* use an? {kind} of Spark"):
+        StromEstimator(**{**given, "model": scaled}).fit(df)
+    with pytest.raises(errors.InvalidOption, match=f"layers, .* use an? {kind} of Spark"):
+        StromModel(model=scaled, feature_cols=["x"])
