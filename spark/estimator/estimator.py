@@ -48,6 +48,7 @@ from ..inference.serialization import (
 from ..inference.values import Probe
 from ..runner.executors import check_executors, check_python_memory
 from ..runner.resources import UseGpu
+from ..runner.result_room import ResultRoom
 from ..runner.session import active_or_new
 from ..runner.slots import START_TIMEOUT_SECONDS, Size, WantedSize
 from ..runner.timeline import Recorder
@@ -494,6 +495,8 @@ def _prepare(
         model = model.with_example(trial.x)
     check_python_memory(spark)
     context = context_of(spark)
+    if params["store"] is None:
+        _refuse_large(model, ResultRoom.of(context))
     size = _method(params).choose_size(context, _wanted_size(params), params["start_timeout"])
     check_executors(context, size.workers)
     run, before, seed = _begin_run(params, trial.identity, columns, rows)
@@ -512,6 +515,20 @@ def _prepare(
         spark=spark,
         recorder=recorder,
     )
+
+
+def _refuse_large(model: PackedModel, room: ResultRoom) -> None:
+    """Refuses to train for a model that the chief could not return.
+
+    Raises:
+        InvalidOption: there is no room for it.
+    """
+    if not room.takes(len(model.file)):
+        raise errors.InvalidOption(
+            f"the model takes {len(model.file) >> 20} MiB, for which Spark's executors or driver "
+            "have too little memory to bring it back: give store=, in which it is written, or "
+            "raise spark.driver.memory and spark.executor.memory"
+        )
 
 
 def _begin_run(

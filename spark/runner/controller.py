@@ -54,6 +54,7 @@ from .messages import (
     parse_from_task,
 )
 from .registered_task import Failure, RegisteredTask
+from .result_room import ResultRoom
 from .slots import Size
 
 # So many connections may wait to show the secret, each with a thread.
@@ -75,6 +76,7 @@ class Controller:
         console: shows the workers' output; None = nobody does.
         watching: is told what happens; None = nobody is.
         ended: called with the rank of a worker that has ended well; None = nobody wants to know.
+        room: for what workers return; None = for any.
         max_failures: so many workers that die or are lost are started again; lost tasks of an
             elastic job do not count.
         speculation: whether Spark may run two copies of a task, so that one that registers with a
@@ -94,6 +96,7 @@ class Controller:
         *,
         watching: Watching | None = None,
         ended: Callable[[int], None] | None = None,
+        room: ResultRoom | None = None,
         max_failures: int = 0,
         speculation: bool = False,
         begin: float | None = None,
@@ -107,6 +110,7 @@ class Controller:
         self._console = console
         self._watching = watching or Watching()
         self._tell_end = ended
+        self._room = room
         self._max_failures = max_failures
         self._speculation = speculation
         self._begin = time.monotonic() if begin is None else begin
@@ -121,6 +125,7 @@ class Controller:
         self._survived = 0  # Failures after which a worker was started again.
         self._lost_tasks = 0  # Of an elastic job.
         self._waits = False  # Too few are left, as `_look_at_number` has said.
+        self._sizes: dict[int, int] = {}  # Of results, by partition.
         self._failures: list[Failure] = []
         self._stop_reason: str | None = None
         self._job_ended = False
@@ -489,9 +494,7 @@ class Controller:
             if task.rank < 0:
                 raise errors.CorruptMessage("the end of a worker that was not started")
             if isinstance(message, Ended):
-                task.ended = True
-                self._record("ended", task.rank, f"on {task.host}")
-                self._watching.ended(task.rank, f"worker {task.rank} has ended")
+                self._take_end(task, message)
             elif isinstance(message, Drained):
                 self._follow(task, message)
             else:
@@ -502,6 +505,18 @@ class Controller:
                 self._fail(task, failure, may_start_again=message.may_start_again)
         if isinstance(message, Ended) and self._tell_end is not None:
             self._tell_end(task.rank)
+
+    def _take_end(self, task: RegisteredTask, ended: Ended) -> None:
+        """A worker has ended well, unless nobody can have what it has returned."""
+        self._sizes[task.partition] = ended.size
+        words = self._room.fault(ended.size, sum(self._sizes.values())) if self._room else ""
+        if words:
+            error = errors.WorkerFailed(task.rank, task.host, f"it {words}", (), self._streamed)
+            self._fail(task, Failure(error, False, words), may_start_again=False)
+            return
+        task.ended = True
+        self._record("ended", task.rank, f"on {task.host}")
+        self._watching.ended(task.rank, f"worker {task.rank} has ended")
 
     def _follow(self, task: RegisteredTask, drained: Drained) -> None:
         """Starts another worker in the place of one that was asked to leave, while that gets on."""

@@ -19,6 +19,7 @@ from keras_strom.runner.channel import Message
 _MOST = 1 << 31
 # An application's tasks are counted in 64 bits.
 _MOST_TASKS = 1 << 63
+_MOST_BYTES = 1 << 63
 _MOST_HOST_CHARACTERS = 255
 
 
@@ -78,7 +79,13 @@ class Said:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A worker has ended well."""
+    """A worker has ended well.
+
+    Attributes:
+        size: of its result, which Spark brings, in bytes.
+    """
+
+    size: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +124,7 @@ def parse_from_task(message: Message) -> FromTask | None:
     if kind == "status":
         return Said(WorkerRecord.parse(_text(message, "record")))
     if kind == "ended":
-        return Ended()
+        return Ended(_number(message, "size", below=_MOST_BYTES))
     if kind == "drained":
         return Drained(_truth(message, "stepped"), _truth(message, "too_late"))
     if kind == "failed":

@@ -43,6 +43,7 @@ from .event import Event
 from .executors import UNKNOWN_HOST, refuse_mismatch
 from .resources import UseGpu, check_gpus, check_use_gpu, shares_gpu
 from .result import RunResult
+from .result_room import ResultRoom
 from .session import active_or_new
 from .slots import MAX_FAILURES, START_TIMEOUT_SECONDS, Size, WantedSize
 from .task import Report, Task, run_task
@@ -134,8 +135,8 @@ def run(
         without some of its workers, theirs are missing (`metrics["ranks"]`).
 
     Raises:
-        WorkerFailed: an exception of `fn`, or the first failure beyond `max_failures`; the other
-            workers have been ended.
+        WorkerFailed: an exception of `fn`, a result that Spark has no room for, or the first
+            failure beyond `max_failures`; the other workers have been ended.
         StoreUnavailable: the folder for checkpoints (`network.checkpoint_dir`) cannot be written.
         NotEnoughSlots: Spark cannot run so many tasks at once.
         ExecutorMismatch: an executor has no keras-strom or TensorFlow, or another version of it or
@@ -230,6 +231,7 @@ def _run(
     _warn_of_open_rpc(context)
     _warn_of_few_task_failures(context, options.max_failures)
     console = Console(workers)
+    room = ResultRoom.of(context)
     host = driver_address(context, options.network)
     asked = MasterOptions(
         workers=workers,
@@ -251,6 +253,7 @@ def _run(
             console if options.stream_logs else None,
             watching=watching,
             ended=master.worker_has_ended,
+            room=room,
             max_failures=options.max_failures,
             speculation=is_on(context, "spark.speculation"),
             begin=begin,
@@ -258,7 +261,7 @@ def _run(
         stack.callback(controller.close)
         job = _Job(context, size, controller, options.data)
         stack.callback(job.end)
-        task = _task(work, options, env, size, controller, console, master, host)
+        task = _task(work, options, env, size, controller, console, master, host, room)
         job.submit(dataclasses.replace(task, shares_gpu=shares_gpu(context)))
         stack.enter_context(Decommissions(context, controller))
         _say(options, console, f"starting {_number_of_workers(size)}")
@@ -319,6 +322,7 @@ def _task(
     console: Console,
     master: JobMaster,
     host: str,
+    room: ResultRoom,
 ) -> Task:
     return Task(
         payload=work.payload,
@@ -334,6 +338,7 @@ def _task(
         drain_seconds=options.drain_seconds,
         stream_logs=options.stream_logs,
         show_progress=console.redraws,
+        room=room,
         data=options.data.data if options.data is not None else None,
         version=__version__,
         checkpoints=master.plan,

@@ -37,6 +37,7 @@ from keras_strom.runner.work import Function
 from .executors import check_version
 from .messages import Start
 from .resources import UseGpu, gpu_variables
+from .result_room import ResultRoom
 from .spark_files import with_spark_files
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Task:
         warm_start: as given to `run`.
         watched: whether the driver wants to know what the worker says of itself.
         version: of keras-strom, on the driver.
+        room: for results; the driver says so where one is too large, and it stays here.
     """
 
     payload: bytes | Broadcast[bytes]
@@ -98,6 +100,7 @@ class Task:
     drain_seconds: float
     stream_logs: bool
     show_progress: bool
+    room: ResultRoom
     data: ExportedData | None = None
     checkpoints: CheckpointPlan | None = None
     warm_start: bool = True
@@ -207,7 +210,8 @@ def _run_worker(
                 outcome = process.wait()
             link.report(outcome)
             if not (_may_start_again(outcome) or outcome.gives_way):
-                return place.rank, outcome.result
+                fits = outcome.result is None or task.room.takes(len(outcome.result))
+                return place.rank, outcome.result if fits else None
         return -1, None
     finally:
         link.close()
@@ -330,7 +334,7 @@ class _DriverLink(WorkerListener):
         with self._changed:
             self._process = None
             self._changed.wait_for(lambda: not self._lines and not self._sending, _CONNECT_SECONDS)
-        message: dict[str, Any] = {"type": "ended"}
+        message: dict[str, Any] = {"type": "ended", "size": len(outcome.result or b"")}
         if outcome.gives_way:
             message = {
                 "type": "drained",

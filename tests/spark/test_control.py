@@ -286,7 +286,7 @@ def test_one_worker_alone_is_not_asked_to_hand_over_to_nobody(tasks: Tasks) -> N
 def test_a_result_that_was_lost_with_its_executor_is_a_failure(tasks: Tasks) -> None:
     channels = tasks.start("a", "b")
     for channel in channels:
-        channel.send({"type": "ended"})
+        channel.send({"type": "ended", "size": 0})
     tasks.wait_for("ended", 2)
     channels[1].close()
     tasks.register(1, "c", attempt=1, task=7)
@@ -376,7 +376,7 @@ def test_a_stage_that_spark_repeats_replaces_the_lost_worker_alone(tasks: Tasks)
 @restarting()
 def test_a_stage_that_spark_repeats_runs_those_anew_whose_results_were_lost(tasks: Tasks) -> None:
     channels = tasks.start("a", "b")
-    channels[1].send({"type": "ended"})
+    channels[1].send({"type": "ended", "size": 0})
     tasks.wait_for("ended")
     assert tasks.told.get(timeout=DEADLINE) == 1  # Somebody may wait for it.
     start = hear(tasks.register(1, "c", task=7))
@@ -484,7 +484,7 @@ def test_an_elastic_job_ends_without_those_that_did_not_come_back(tasks: Tasks) 
     channels[2].close()
     tasks.wait_for("lost")
     for channel in channels[:2]:
-        channel.send({"type": "ended"})
+        channel.send({"type": "ended", "size": 0})
     tasks.controller.wait_for_end(replace_timeout=0.0)
     assert tasks.controller.first_failure() is None
     tasks.controller.stop("the job has ended")

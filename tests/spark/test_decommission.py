@@ -186,7 +186,7 @@ def test_the_task_of_a_decommissioned_executor_is_killed_once_its_worker_has_lef
             assert hear(first) == {"type": "drain"}
             first.send({"type": "drained", "stepped": True, "too_late": False})
             assert scheduler.killed.get(timeout=DEADLINE) == 10
-            second.send({"type": "ended"})
+            second.send({"type": "ended", "size": 0})
             tasks.wait_for("ended")
     assert scheduler.killed.empty()
 

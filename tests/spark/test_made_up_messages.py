@@ -23,6 +23,7 @@ from keras_strom.runner.channel import Channel
 from keras_strom.runner.console import Console
 from keras_strom.spark.runner.controller import Controller
 from keras_strom.spark.runner.messages import Registration, Start, parse_from_task
+from keras_strom.spark.runner.result_room import ResultRoom
 from keras_strom.spark.runner.slots import Size
 from keras_strom.spark.runner.task import Task, _DriverLink
 from tests.support.made_up import VALUES, bent
@@ -45,7 +46,7 @@ START = {"type": "start", "rank": 1, "local_rank": 0, "local_size": 1, "attempt"
 FROM_TASKS = (
     {"type": "log", "lines": ["one", "two"]},
     {"type": "progress", "text": "1/9"},
-    {"type": "ended"},
+    {"type": "ended", "size": 0},
     {"type": "drained", "stepped": True, "too_late": False},
     {
         "type": "failed",
@@ -161,6 +162,7 @@ def test_a_task_ends_where_its_driver_makes_messages_up(said: list[Any]) -> None
             drain_seconds=1.0,
             stream_logs=True,
             show_progress=False,
+            room=ResultRoom(executor=0, driver=0, limit=0),
         )
         with ThreadPoolExecutor(1) as pool:
             linked = pool.submit(_DriverLink, task)

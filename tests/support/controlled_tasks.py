@@ -11,6 +11,7 @@ from keras_strom.job.credentials import Credentials
 from keras_strom.runner.channel import Channel
 from keras_strom.runner.console import Console
 from keras_strom.spark.runner.controller import Controller
+from keras_strom.spark.runner.result_room import ResultRoom
 from keras_strom.spark.runner.slots import Size
 
 CREDENTIALS = Credentials.new()
@@ -27,6 +28,7 @@ class Tasks:
         least: int | None = None,
         max_failures: int = 0,
         speculation: bool = False,
+        room: ResultRoom | None = None,
     ) -> None:
         self.output = io.StringIO()
         #: Ranks of those that have ended well, as the master is told.
@@ -37,6 +39,7 @@ class Tasks:
             ("127.0.0.1", 0),
             Console(workers, self.output),
             ended=self.told.put,
+            room=room,
             max_failures=max_failures,
             speculation=speculation,
         )
