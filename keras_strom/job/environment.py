@@ -277,6 +277,11 @@ class ClusterEnvironment:
             raise errors.EnvironmentInvalid(f"{CREDENTIALS}: {error}") from None
 
 
+def is_worker() -> bool:
+    """Whether a runner has given this process a place in a job."""
+    return RANK in os.environ
+
+
 def rank() -> int:
     """This worker's number, 0 to `size()` - 1."""
     return ClusterEnvironment.from_environ().rank

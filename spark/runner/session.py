@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from keras_strom import errors
+from keras_strom.job import environment
 
 from ..data.connect import context_of, is_stopped
 from .application import is_one_machine
@@ -74,11 +75,22 @@ def active_or_new() -> SparkSession:
     """The process's running session, or a new one as configured outside.
 
     Raises:
+        InvalidOption: this process is no driver, but a worker or a task of Spark.
         Unreachable: Spark cannot be started.
     """
+    from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
-    return SparkSession.getActiveSession() or _started(SparkSession.builder, _AS_CONFIGURED)
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    if environment.is_worker() or TaskContext.get() is not None:
+        where = "a worker" if environment.is_worker() else "a task of Spark"
+        raise errors.InvalidOption(
+            f"{where} has no Spark session, and each would start a Spark of its own: call run, or "
+            "an Estimator's fit_on_parquet, in the driver; the function that it is given trains"
+        )
+    return _started(SparkSession.builder, _AS_CONFIGURED)
 
 
 def _started(builder: SparkSession.Builder, where: str) -> SparkSession:

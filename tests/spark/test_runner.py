@@ -211,6 +211,17 @@ def test_a_worker_without_need_of_spark_imports_none_of_it(spark: Any) -> None:
     assert run(lambda: "pyspark" in sys.modules, num_proc=1, spark=spark) == [False]
 
 
+def test_a_run_within_a_worker_or_a_task_starts_no_spark_of_its_own(spark: Any) -> None:
+    def within(_: Any) -> str:
+        with pytest.raises(errors.InvalidOption) as raised:
+            run(int, num_proc=1)
+        return str(raised.value)
+
+    words = "has no Spark session, and each would start a Spark of its own: call run"
+    assert words in run(within, (0,), num_proc=1, spark=spark)[0]
+    assert words in spark.sparkContext.parallelize([0], 1).map(within).first()
+
+
 def test_large_arguments_pass(spark: Any) -> None:
     assert run(len, (b"x" * 1_000_000,), num_proc=2, spark=spark) == [1_000_000] * 2
 
