@@ -1,9 +1,11 @@
-"""What models were compiled with, in words: it must be the same on all workers.
+"""What models were compiled with and adapted to, in words: it must be the same on all workers.
 
 Workers with other optimizers or losses would train towards something else, and the averages of
-other metrics would be none. A class or a function counts as the same by its name alone, so that
-what a program makes anew on each worker (a lambda, a closure, an instance) is never taken for
-another.
+other metrics would be none. Of layers that have adapted to other data, such as StringLookup, the
+same number stands for other words, so a row of an embedding means something else on each worker.
+
+A class or a function counts as the same by its name alone, so that what a program makes anew on
+each worker (a lambda, a closure, an instance) is never taken for another.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ def compiled_options(models: Sequence[Any], *, trains_by_fit: bool = True) -> st
 
     Returns:
         Such as " optimizer=Adam loss=mean_squared_error metrics=accuracy,AUC"; without what the
-        models have not. Of many names the first, and a checksum of all.
+        models have not. Of many names the first, and a checksum of all. Of each layer that looks
+        words or numbers up a checksum of these, such as " adapted=StringLookup:1c291ca3".
     """
-    return "".join(_compiled_with(model, trains_by_fit) for model in models)
+    return "".join(_compiled_with(m, trains_by_fit) + _adapted_to(m) for m in models)
 
 
 def _compiled_with(model: Any, trains_by_fit: bool) -> str:
@@ -46,6 +49,20 @@ def _compiled_with(model: Any, trains_by_fit: bool) -> str:
     return "".join(
         f" {what}={_shortened(','.join(names))}" for what, names in given.items() if names
     )
+
+
+def _adapted_to(model: Any) -> str:
+    found = []
+    for layer in model._flatten_layers():
+        if isinstance(layer, (keras.layers.StringLookup, keras.layers.IntegerLookup)):
+            learnt = layer.get_vocabulary()
+        elif isinstance(layer, keras.layers.Discretization):
+            # Processors may differ in their last digits.
+            learnt = [f"{boundary:.6g}" for boundary in layer.bin_boundaries or ()]
+        else:
+            continue
+        found.append(f"{type(layer).__name__}:{zlib.crc32(repr(learnt).encode()):08x}")
+    return f" adapted={_shortened(','.join(found))}" if found else ""
 
 
 def _names(known: Callable[[str], Any], compiled: Any, *attributes: str) -> list[str]:

@@ -107,3 +107,27 @@ def test_many_outputs_have_a_short_text_that_tells_all_of_them() -> None:
     one = _options(300, loss=losses)
     assert len(one) < 300
     assert one != _options(300, loss={**losses, "out299": "mae"})
+
+
+def _adapted(words: list[str], numbers: list[float]) -> str:
+    texts, values = keras.Input((), dtype="string"), keras.Input((1,))
+    words_layer = keras.layers.TextVectorization(output_sequence_length=2)
+    bins = keras.layers.Discretization(num_bins=2)
+    words_layer.adapt(words)
+    bins.adapt(np.array(numbers)[:, None])
+    return compiled_options([keras.Model([texts, values], [words_layer(texts), bins(values)])])
+
+
+def test_layers_that_have_adapted_to_other_data_are_told_apart() -> None:
+    one = _adapted(["a b", "b"], [1.0, 2.0, 3.0, 4.0])
+    assert one.startswith(" adapted=")
+    assert "StringLookup:" in one
+    assert "Discretization:" in one
+    assert one == _adapted(["b", "a b"], [1.0, 2.0, 3.0, 4.0])
+    assert one != _adapted(["a", "a b"], [1.0, 2.0, 3.0, 4.0])
+    assert one != _adapted(["a b", "b"], [10.0, 20.0, 30.0, 40.0])
+
+
+def test_layers_that_have_adapted_to_nothing_are_the_same() -> None:
+    layers = [keras.layers.StringLookup(), keras.layers.Discretization(num_bins=2)]
+    assert len({compiled_options([keras.Sequential(layers)]) for _ in range(2)}) == 1
