@@ -10,8 +10,9 @@ each worker (a lambda, a closure, an instance) is never taken for another.
 
 from __future__ import annotations
 
+import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -20,6 +21,9 @@ from keras_strom.sharing.optimizers import parts_of
 
 # A model may have many outputs, and the master takes 8192 bytes of options.
 _MOST_CHARACTERS = 200
+
+# Of vocabularies, by their tables: a million words take four seconds.
+_checksums: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def compiled_options(models: Sequence[Any], *, trains_by_fit: bool = True) -> str:
@@ -55,14 +59,30 @@ def _adapted_to(model: Any) -> str:
     found = []
     for layer in model._flatten_layers():
         if isinstance(layer, (keras.layers.StringLookup, keras.layers.IntegerLookup)):
-            learnt = layer.get_vocabulary()
+            learnt = _checksum_of_vocabulary(layer)
         elif isinstance(layer, keras.layers.Discretization):
-            # Processors may differ in their last digits.
-            learnt = [f"{boundary:.6g}" for boundary in layer.bin_boundaries or ()]
+            # Processors and their libraries may differ in later digits.
+            learnt = _checksum([f"{boundary:.3g}" for boundary in layer.bin_boundaries or ()])
         else:
             continue
-        found.append(f"{type(layer).__name__}:{zlib.crc32(repr(learnt).encode()):08x}")
+        found.append(f"{type(layer).__name__}:{learnt}")
     return f" adapted={_shortened(','.join(found))}" if found else ""
+
+
+def _checksum_of_vocabulary(layer: Any) -> str:
+    """Whoever adapts a layer again gives it another table."""
+    table = layer.lookup_table
+    if (known := _checksums.get(table)) is None:
+        try:
+            known = _checksum(map(str, layer.get_vocabulary()))
+        except UnicodeDecodeError:  # Keras cannot show words of other encodings.
+            known = str(layer.vocabulary_size())
+        _checksums[table] = known
+    return known
+
+
+def _checksum(texts: Iterable[str]) -> str:
+    return f"{zlib.crc32(repr(list(texts)).encode()):08x}"
 
 
 def _names(known: Callable[[str], Any], compiled: Any, *attributes: str) -> list[str]:

@@ -128,6 +128,16 @@ def test_layers_that_have_adapted_to_other_data_are_told_apart() -> None:
     assert one != _adapted(["a b", "b"], [10.0, 20.0, 30.0, 40.0])
 
 
+def test_words_of_another_encoding_and_words_that_are_learnt_anew() -> None:
+    layer = keras.layers.StringLookup()
+    model = keras.Sequential([layer])
+    found = []
+    for words in ([b"\xe9t\xe9", b"a"], [b"b", b"a", b"c"], [b"d", b"a", b"c"]):
+        layer.adapt(np.array(words))
+        found.append(compiled_options([model]))
+    assert len(set(found)) == 3
+
+
 def test_layers_that_have_adapted_to_nothing_are_the_same() -> None:
     layers = [keras.layers.StringLookup(), keras.layers.Discretization(num_bins=2)]
     assert len({compiled_options([keras.Sequential(layers)]) for _ in range(2)}) == 1
