@@ -294,7 +294,8 @@ def _indexer(names: list[str], option: str) -> str:
     return (
         f"\n{', '.join(map(repr, names))} holds strings: make numbers of them with pyspark.ml."
         f"feature.StringIndexer(inputCol={names[0]!r}, outputCol={names[0] + '_index'!r}), and "
-        f"name the new column in {option}"
+        f"name the new column in {option}; what is numbers already, as out of a CSV file, needs a "
+        f"cast alone: df.withColumn({names[0]!r}, df[{names[0]!r}].cast('double'))"
     )
 
 

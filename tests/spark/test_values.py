@@ -148,6 +148,15 @@ def test_what_a_function_compiles_with_need_have_no_configuration() -> None:
     assert dry_run(pack(model_fn=compiled), COLUMNS, specs).identity
 
 
+def test_strings_where_the_model_takes_numbers_are_indexed_or_cast() -> None:
+    specs = {"x": ColumnSpec("string", "string"), "y": ColumnSpec("scalar", "float32")}
+    made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    made.compile("sgd", "mse")
+    cast = r"StringIndexer\(.*a cast alone: df\.withColumn\('x', df\['x'\]\.cast\('double'\)\)"
+    with pytest.raises(errors.InvalidData, match=cast):
+        dry_run(pack(made), COLUMNS, specs)
+
+
 def test_names_that_keras_knows_pass() -> None:
     given = {"optimizer": "sgd", "loss": ["mse", SPARSE, None], "metrics": {"a": ["acc", "auc"]}}
     check_names(given)
