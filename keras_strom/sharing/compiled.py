@@ -10,12 +10,15 @@ each worker (a lambda, a closure, an instance) is never taken for another.
 
 from __future__ import annotations
 
+import math
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
+import numpy.typing as npt
 
 from keras_strom.sharing.optimizers import parts_of
 
@@ -61,8 +64,7 @@ def _adapted_to(model: Any) -> str:
         if isinstance(layer, (keras.layers.StringLookup, keras.layers.IntegerLookup)):
             learnt = _checksum_of_vocabulary(layer)
         elif isinstance(layer, keras.layers.Discretization):
-            # Processors and their libraries may differ in later digits.
-            learnt = _checksum([f"{boundary:.3g}" for boundary in layer.bin_boundaries or ()])
+            learnt = _checksum(_rounded(layer.bin_boundaries or ()))
         else:
             continue
         found.append(f"{type(layer).__name__}:{learnt}")
@@ -74,11 +76,22 @@ def _checksum_of_vocabulary(layer: Any) -> str:
     table = layer.lookup_table
     if (known := _checksums.get(table)) is None:
         try:
-            known = _checksum(map(str, layer.get_vocabulary()))
+            learnt = [str(word) for word in layer.get_vocabulary()]
         except UnicodeDecodeError:  # Keras cannot show words of other encodings.
-            known = str(layer.vocabulary_size())
-        _checksums[table] = known
+            learnt = [str(layer.vocabulary_size())]
+        if layer.output_mode == "tf_idf":
+            learnt += _rounded(np.ravel(layer.idf_weights))
+        known = _checksums[table] = _checksum(learnt)
     return known
+
+
+def _rounded(numbers: Sequence[float] | npt.NDArray[Any]) -> list[str]:
+    """To some thousandths of their range: processors may differ in later digits."""
+    if not len(numbers):
+        return []
+    spread = float(max(numbers) - min(numbers)) or abs(float(numbers[0])) / 1000 or 1.0
+    power = math.floor(math.log10(spread)) - 3
+    return [f"{round(float(number) / 10.0**power)}e{power}" for number in numbers]
 
 
 def _checksum(texts: Iterable[str]) -> str:

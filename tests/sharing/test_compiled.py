@@ -138,6 +138,23 @@ def test_words_of_another_encoding_and_words_that_are_learnt_anew() -> None:
     assert len(set(found)) == 3
 
 
+@pytest.mark.parametrize("numbers", [[2001.0, 2002.0, 2003.0, 2004.0], [1e9, 2e9, 3e9, 4e9]])
+def test_boundaries_are_told_apart_by_their_range(numbers: list[float]) -> None:
+    one = _adapted(["a"], numbers)
+    assert one == _adapted(["a"], [number * (1 + 1e-8) for number in numbers])
+    moved = (numbers[1] - numbers[0]) / 10
+    assert one != _adapted(["a"], [number + moved for number in numbers])
+
+
+def test_the_weights_of_words_count_too() -> None:
+    found = []
+    for texts in (["a b", "a b", "b"], ["a b", "a", "b b"]):
+        layer = keras.layers.TextVectorization(output_mode="tf_idf")
+        layer.adapt(texts)
+        found.append(compiled_options([keras.Sequential([layer])]))
+    assert len(set(found)) == 2
+
+
 def test_layers_that_have_adapted_to_nothing_are_the_same() -> None:
     layers = [keras.layers.StringLookup(), keras.layers.Discretization(num_bins=2)]
     assert len({compiled_options([keras.Sequential(layers)]) for _ in range(2)}) == 1
