@@ -78,13 +78,14 @@ def active_or_new() -> SparkSession:
         InvalidOption: this process is no driver, but a worker or a task of Spark.
         Unreachable: Spark cannot be started.
     """
-    from pyspark import TaskContext
+    from pyspark import SparkContext, TaskContext
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    if environment.is_worker() or TaskContext.get() is not None:
+    is_first = SparkContext._active_spark_context is None  # Else it is of another thread.
+    if is_first and (environment.is_worker() or TaskContext.get() is not None):
         where = "a worker" if environment.is_worker() else "a task of Spark"
         raise errors.InvalidOption(
             f"{where} has no Spark session, and each would start a Spark of its own: call run, or "
