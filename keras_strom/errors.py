@@ -115,6 +115,10 @@ class UnsupportedModel(StromError, ValueError):
     """A model, or a way of training it, that cannot be shared; the message says why."""
 
 
+class TooLittleMemory(UnsupportedModel):
+    """A GPU, or the machine, has too little memory left to train this model; with the figures."""
+
+
 class InvalidData(StromError, ValueError):
     """Training data that cannot be used; the message names the column or file, and the remedy."""
 

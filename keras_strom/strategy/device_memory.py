@@ -32,7 +32,7 @@ def check_memory(space: FlatSpace, local_steps: int = 1) -> None:
         local_steps: H, steps of the optimizer from one message to the next.
 
     Raises:
-        UnsupportedModel: with the figures.
+        TooLittleMemory: with the figures.
     """
     needed: Counter[str] = Counter()
     for entry in space.entries:
@@ -51,7 +51,7 @@ def check_memory(space: FlatSpace, local_steps: int = 1) -> None:
         short = name.rpartition("device:")[2]
         used = tf.config.experimental.get_memory_info(short)["current"]
         if used + wanted > limit:
-            raise errors.UnsupportedModel(
+            raise errors.TooLittleMemory(
                 f"device {short} has too little memory for sharing: a step needs "
                 f"{_in_megabytes(wanted)} for what {space.size} parameters were before{too}, "
                 f"and of the {_in_megabytes(limit)} that TensorFlow may use there "
@@ -60,7 +60,7 @@ def check_memory(space: FlatSpace, local_steps: int = 1) -> None:
             )
     wanted, there = space.size * _HOST_BYTES, available_memory()
     if there is not None and wanted > there:
-        raise errors.UnsupportedModel(
+        raise errors.TooLittleMemory(
             f"this machine has too little memory for a training on GPUs: copies of {space.size} "
             f"parameters take {_in_megabytes(wanted)}, beside their residuals, and "
             f"{_in_megabytes(there)} are left; take fewer workers a machine"
