@@ -244,6 +244,7 @@ class _Arrived(NamedTuple):
 _TRIES = 5
 _NO_ROOM = "is not started again: no other host has a slot free"
 _HAS_NOT_COME = Outcome(1, None, "it has never come", ())
+_HAS_NO_PLACE = Outcome(1, None, "it has no place where all begin again", ())
 
 
 class _Crew:
@@ -271,6 +272,7 @@ class _Crew:
         self._machines: dict[int, Machine] = {}  # Where each was started last.
         self._homeless: dict[int, Outcome] = {}  # Why they have no place.
         self._failures = 0
+        self._least = job.min_workers or 1  # So many are needed from now on.
         self._told_of_late = False
         self._gives_up: float | None = None  # When, where there are too few workers.
         self._idle_drains = [0] * job.workers  # Of each rank, since it last made a step.
@@ -363,13 +365,11 @@ class _Crew:
             who = f"{' or '.join(hosts)} answers again"
         else:
             return None
-        what = (
-            f"fewer than {self._job.min_workers} workers are left" if running else "no worker runs"
-        )
+        what = f"fewer than {self._least} workers are left" if running else "no worker runs"
         return seconds, f"{what}: the job ends in {seconds:g} s unless {who}"
 
     def _has_too_few(self) -> bool:
-        return self._job.workers - len(self._homeless) < (self._job.min_workers or 1)
+        return self._job.workers - len(self._homeless) < self._least
 
     def _lost_hosts(self) -> list[str]:
         """The names of those whose workers have no place, and which are tried again."""
@@ -391,6 +391,8 @@ class _Crew:
         """There is a place for a worker, which needs one if it has none."""
         if rank in self._homeless and (place := self._start(rank)) is not None:
             del self._homeless[rank]
+            if not self._homeless:
+                self._least = self._job.min_workers or 1
             if self._attempts[rank]:
                 words = f"worker {rank} is started again on {place.machine.name}"
                 self._console.line(rank, words)
@@ -440,7 +442,7 @@ class _Crew:
             raise self._first_failure(ended, running)
         self._watching.away(rank, f"worker {rank} {outcome.cause}")
         if outcome.lost_state and not self._places.may_grow:
-            what = self._begin_again(outcome)
+            what = self._begin_again()
             outcomes.clear()
         else:
             what = self._start_again(rank, outcome)
@@ -451,21 +453,29 @@ class _Crew:
         )
         self._check_number(rank, outcome)
 
-    def _begin_again(self, outcome: Outcome) -> str:
+    def _begin_again(self) -> str:
         """Starts all workers anew, under another master, and says in words from where.
 
-        Nobody has any more what they need to go on, as one that has failed has found out.
+        Nobody has any more what they need to go on. As at the start, none trains before all have
+        come, or as many as the job needs at least.
         """
         self._end_all()
         self._master.begin_again()
         for rank in range(self._job.workers):
             self._attempts[rank] += 1
-            self._homeless.pop(rank, None)
-            if self._start(rank) is None:
-                self._homeless[rank] = outcome
+            if self._start(rank) is not None:
+                self._homeless.pop(rank, None)
+            elif rank not in self._homeless:
+                self._homeless[rank] = _HAS_NO_PLACE
+                self._watching.away(rank, f"worker {rank} has no place")
+        if self._homeless:
+            self._least = self._job.min_workers or self._job.workers
         plan = self._master.plan
         where = None if plan is None else plan.restore
-        return f"all workers begin again, from {where or 'their start'}"
+        words = f"all workers begin again, from {where or 'their start'}"
+        if not self._homeless:
+            return words
+        return f"{words}; for {workers_in_words(sorted(self._homeless))} no host has a slot free"
 
     def _follow(self, ended: _Ended) -> None:
         """Starts another worker in the place of one that was asked to leave, which is no failure.

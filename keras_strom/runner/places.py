@@ -163,11 +163,14 @@ class Slots:
         self._machines = list(machines)
         free = [(at, slot) for at, (_, slots) in enumerate(machines) for slot in range(slots)]
         self._taken = dict(enumerate(free[:workers]))  # By rank: the machine's index, the slot.
+        self._without: set[int] = set()  # Ranks that have asked in vain.
 
     def of(self, rank: int) -> Place | None:
         """See `Places`."""
         if not self._has_open(rank) and not self._move(rank):
+            self._without.add(rank)
             return None
+        self._without.discard(rank)
         at, slot = self._taken[rank]
         there = sum(other == at for other, _ in self._taken.values())
         machine, slots = self._machines[at]
@@ -179,13 +182,14 @@ class Slots:
         names = [other.name for other, _ in self._machines]
         at = names.index(machine.name)
         self._machines[at] = (machine, self._machines[at][1])
-        for rank, (other, _) in sorted(self._taken.items()):
-            if other == at or not _is_open(self._machines[other][0]):
+        for rank in sorted(self._without | set(self._taken)):
+            if not self._has_open(rank) or self._taken[rank][0] == at:
                 self.arrived(rank)
 
     def has_ended(self, rank: int) -> None:
         """See `Places`."""
         self._taken.pop(rank, None)
+        self._without.discard(rank)
 
     def by_machine(self) -> list[tuple[Machine, list[int]]]:
         """The machines that have workers, with these workers' ranks."""

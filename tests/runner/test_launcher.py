@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import itertools
 import os
@@ -13,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,11 @@ import pytest
 from keras_strom import cli, errors
 from keras_strom.job.network import NetworkConfig
 from keras_strom.runner.console import Console
+from keras_strom.runner.fleet import Fleet
 from keras_strom.runner.launcher import Job, launch
 from keras_strom.runner.master_options import MasterOptions
 from keras_strom.runner.output import WithoutInterrupt
-from keras_strom.runner.places import ThisMachine
+from keras_strom.runner.places import Place, Slots, ThisMachine
 from keras_strom.runner.work import Function, Script
 from tests.support.silent_master import SilentMaster
 
@@ -451,11 +454,14 @@ def test_a_failure_more_than_asked_for_ends_the_job(tmp_path: Path) -> None:
 LOSES_THE_STATE = (
     "import os, pathlib, time, keras_strom as k\n"
     "rank, attempt = k.rank(), int(os.environ['KERAS_STROM_ATTEMPT'])\n"
-    "there = [pathlib.Path(f'{__file__}-{other}') for other in range(3)]\n"
-    "there[rank].touch()\n"
-    "print('attempt', attempt)\n"
+    "print('attempt', attempt, flush=True)\n"
+    "there = [pathlib.Path(f'{__file__}-{other}') for other in range(k.size())]\n"
+    "there[rank].with_suffix('.new').write_text(str(os.getpid()))\n"
+    "there[rank].with_suffix('.new').rename(there[rank])\n"
     "if attempt == 0 and rank == 0:\n"
     "    while not all(path.exists() for path in there): time.sleep(0.01)\n"
+    "    while k.size() > 2 and os.path.exists('/proc/' + there[2].read_text()):\n"
+    "        time.sleep(0.01)\n"
     "    raise k.errors.StateLost('nobody')\n"
     "if attempt == 0 and rank == 1:\n"
     "    time.sleep(1000)\n"
@@ -484,6 +490,50 @@ def test_where_nobody_has_the_state_all_begin_again_under_another_master(tmp_pat
     first, second = masters
     assert first.closed
     assert first.credentials != second.credentials
+
+
+class CutAsAllBeginAgain(Slots):
+    """Two machines, of which the second is lost when its worker is to start a second time."""
+
+    def __init__(self) -> None:
+        self.there = [self._machine(name) for name in "ab"]
+        super().__init__([(machine, 1) for machine in self.there], 2)
+        self.asked = 0
+
+    @staticmethod
+    def _machine(name: str) -> ThisMachine:
+        machine = ThisMachine()
+        machine.name = name
+        return machine
+
+    def of(self, rank: int) -> Place | None:
+        self.asked += rank
+        if rank == 0 or self.asked != 2:
+            return super().of(rank)
+        self.there[1].lost = True
+        place = super().of(rank)
+        answers_again = functools.partial(self.answers_again, self._machine("b"))
+        threading.Thread(target=answers_again).start()
+        return place
+
+
+def test_who_has_no_place_when_all_begin_again_is_waited_for(tmp_path: Path) -> None:
+    class Hosts(Fleet):
+        def __enter__(self) -> Fleet:
+            super().__enter__()
+            self.places = CutAsAllBeginAgain()
+            return self
+
+    stream = io.StringIO()
+    job = Job(work=script(tmp_path, LOSES_THE_STATE), workers=2, max_failures=1)
+    launch(job, Console(2, stream), SilentMaster, Hosts((), 2))
+    lines = stream.getvalue().splitlines()
+    assert (
+        "[0] worker 0 failed: keras_strom.errors.StateLost: nobody; all workers begin again, from "
+        "their start; for worker 1 no host has a slot free (failure 1 of 1)"
+    ) in lines
+    assert "[1] worker 1 is started again on b" in lines
+    assert "[1] attempt 1" in lines
 
 
 def test_a_worker_that_cannot_be_started_is_a_failure_as_another_is(

@@ -19,7 +19,7 @@ from keras_strom.runner import fleet, launcher
 from keras_strom.runner import ssh as remote_ssh
 from keras_strom.runner.hosts import parse_hosts
 from keras_strom.runner.lost_hosts import LostHosts
-from keras_strom.runner.places import may_come_back
+from keras_strom.runner.places import Slots, ThisMachine, may_come_back
 from keras_strom.runner.remote_machine import RemoteMachine
 from tests.support.stand_in_ssh import LOOPBACK, run, stand_in
 
@@ -262,3 +262,20 @@ def test_who_watches_hears_of_a_worker_that_has_no_place_or_ends_the_job(
 def test_a_lost_host_ends_a_job_that_allows_no_failure(tmp_path: Path) -> None:
     with pytest.raises(errors.WorkerFailed, match="it was lost with its host b: ssh ended with"):
         run(tmp_path, KILLS_ITS_AGENT.format(rank=1), "a,b,c", 2)
+
+
+def test_a_worker_that_had_ended_has_a_place_again_where_its_machine_answers_again() -> None:
+    """As where all begin again, and its machine is away at that moment."""
+    one, other, again = ThisMachine(), ThisMachine(), ThisMachine()
+    one.name, other.name, again.name = "a", "b", "b"
+    slots = Slots([(one, 1), (other, 1)], workers=2)
+    arrived: list[int] = []
+    slots.arrived = arrived.append
+    slots.has_ended(1)
+    other.lost = True
+    assert slots.of(1) is None
+    slots.answers_again(again)
+    assert arrived == [1]
+    place = slots.of(1)
+    assert place is not None
+    assert place.machine is again

@@ -15,6 +15,8 @@ constexpr int64_t kPatienceTimeouts = 6;
 constexpr int kMostPasses = 3;
 // While a joiner's link has to drain, a look so often within the failure timeout.
 constexpr int64_t kLooksPerTimeout = 500;
+// ... and while one that is away may be back.
+constexpr int64_t kLooksForSomebody = 20;
 
 }  // namespace
 
@@ -71,7 +73,7 @@ void Donations::HandleChunk(int64_t now_ns, int32_t donor, const BlobChunk& chun
 void Donations::Withdraw(int32_t rank) {
   const auto found = open_.find(rank);
   if (found == open_.end()) return;
-  host_->Send(found->second.donor, AskState{0, rank, 0});
+  if (found->second.donor != kNobody) host_->Send(found->second.donor, AskState{0, rank, 0});
   open_.erase(found);
 }
 
@@ -82,11 +84,17 @@ void Donations::Advance(int64_t now_ns, MasterGeneration* generation) {
     Donation& donation = at->second;
     const bool lost = !generation->MayDonate(donation.donor);
     if (lost || now_ns >= donation.deadline_ns) {
-      const char* const why = lost ? "trains no more" : "does not answer";
+      const char* const why = donation.donor == kNobody ? ""
+                              : lost                    ? "trains no more"
+                                                        : "does not answer";
       if (!AskNext(now_ns, at->first, why, &donation, generation)) {
         open_.erase(at);
         continue;
       }
+    }
+    if (donation.donor == kNobody) {
+      next_look_ns_ = std::min(next_look_ns_, now_ns + failure_timeout_ns_ / kLooksForSomebody);
+      continue;
     }
     const bool waits = !Widen(at->first, &donation, *generation);
     // It is the joiner's link that takes its time, and no donor's would take less.
@@ -108,7 +116,14 @@ bool Donations::AskNext(int64_t now_ns, int32_t joiner, const std::string& why, 
                    WorkerName(donation->donor) + " was asked for its state for " +
                        WorkerName(joiner) + " and " + why});
   }
+  donation->passed_on = donation->total = 0;
   std::optional<int32_t> donor = generation->FindDonor(donation->asked);
+  if (generation->IsOfGradients() && !generation->FindDonor({}) &&
+      generation->MayBeBackWithState()) {
+    donation->donor = kNobody;
+    donation->asked.clear();
+    return true;
+  }
   if (!donor && generation->IsOfGradients() && ++donation->passes < kMostPasses) {
     // Who had another state then, or none yet, may have one that fits now.
     donation->asked.clear();
@@ -130,7 +145,6 @@ bool Donations::AskNext(int64_t now_ns, int32_t joiner, const std::string& why, 
   }
   donation->donor = *donor;
   donation->asked.insert(*donor);
-  donation->passed_on = donation->total = 0;
   donation->until = window_bytes_;
   donation->deadline_ns = now_ns + kPatienceTimeouts * failure_timeout_ns_;
   host_->Send(*donor, AskState{number, joiner, donation->until});

@@ -1,7 +1,8 @@
 // A late joiner's question for another worker's state, at the master: it asks one that trains, the
 // chief first, and passes on what that sends, chunk by chunk. It allows the donor only so much
 // ahead of the joiner's link, so that it holds little of it. A donor that is lost, silent or has
-// nothing makes it ask the next; where all must have one state, all are asked again, a few times.
+// nothing makes it ask the next; where all must have one state, all are asked again, a few times,
+// and who is only away is waited for.
 // core/worker/donor.h is the giving worker's side.
 #ifndef KERAS_STROM_CORE_MASTER_DONATIONS_H_
 #define KERAS_STROM_CORE_MASTER_DONATIONS_H_
@@ -46,8 +47,10 @@ class Donations {
   int64_t NextTimeout() const { return next_look_ns_; }
 
  private:
+  static constexpr int32_t kNobody = -1;
+
   struct Donation {
-    int32_t donor = -1;
+    int32_t donor = kNobody;  // ... while one that may be back is waited for
     std::set<int32_t> asked;  // donors so far, in this pass
     int passes = 0;           // in which all were asked
     uint64_t passed_on = 0;   // bytes of this donor's state

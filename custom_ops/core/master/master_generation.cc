@@ -275,6 +275,14 @@ bool MasterGeneration::MayDonate(int32_t rank) const {
   return IsLiveMember(rank) && phase_ == Phase::kTraining && members_.at(rank).has_state;
 }
 
+bool MasterGeneration::MayBeBackWithState() const {
+  return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    const auto& [rank, member] = entry;
+    return member.lost && member.has_state && host_->IsAway(rank) &&
+           (!exchange_ || exchange_->MayReturn(rank));
+  });
+}
+
 bool MasterGeneration::BeginToAsk(int32_t rank) {
   if (!IsLiveMember(rank)) return false;
   Member& member = members_.at(rank);

@@ -34,6 +34,8 @@ class GenerationHost : public ShardExchangeHost {
   virtual int64_t MostValuesBytes() const = 0;
   // False while updates of a lost member may be on their way through the tree.
   virtual bool Settled() const = 0;
+  // A member that is lost may be back as the process that it was.
+  virtual bool IsAway(int32_t rank) const = 0;
   // Where updates are merged: all that has been accepted is published when this returns.
   virtual void PublishAll() = 0;
 };
@@ -89,6 +91,8 @@ class MasterGeneration {
   // where it can.
   std::optional<int32_t> FindDonor(const std::set<int32_t>& asked) const;
   bool MayDonate(int32_t rank) const;
+  // Whether somebody who has a state is lost, and may be back with it.
+  bool MayBeBackWithState() const;
   // False: no late joiner, or it has asked over this link before. In rounds of gradients whoever
   // has another state than the chief asks; no round waits for it until HoldRound.
   bool BeginToAsk(int32_t rank);

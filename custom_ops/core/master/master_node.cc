@@ -76,9 +76,8 @@ struct MasterNode::State final : GenerationHost {
     Send(rank, Failure{static_cast<int32_t>(code), reason});
     if (const Member* member = membership.FindRank(rank)) {
       // Who is refused may join anew, and begin another fit.
-      const bool is_expected = code == Code::kRefused;
-      gone.push_back({member->link, is_expected ? Member::State::kExpected : Member::State::kLost,
-                      reason, false, false});
+      const auto state = code == Code::kRefused ? Member::State::kExpected : Member::State::kLost;
+      gone.push_back({member->link, state, reason, false, false});
     }
   }
   int64_t QueuedBytes(int32_t rank) const override {
@@ -102,6 +101,7 @@ struct MasterNode::State final : GenerationHost {
   const VersionVector& received() const override { return relay.received(); }
   int64_t MostValuesBytes() const override { return options.member_values_bytes; }
   bool Settled() const override { return tree.Settled(); }
+  bool IsAway(int32_t rank) const override { return membership.IsAway(rank); }
   void PublishAll() override { fits.PublishAll(now_ns); }
 
   // --- links

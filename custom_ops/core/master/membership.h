@@ -99,6 +99,11 @@ class Membership {
   void Part(int64_t now_ns, Member* member, Member::State state, bool may_return) const;
   // Those for whom nobody waits any more from now on, though they were to join anew.
   std::vector<int32_t> GiveUp(int64_t now_ns);
+  // Whether it was lost without a goodbye, and its rank is still kept for it.
+  bool IsAway(int32_t rank) const {
+    const Member* member = FindRank(rank);
+    return member != nullptr && member->state == Member::State::kAway;
+  }
   // Whether another rank's process is here now.
   bool HasOthers(int32_t rank) const {
     return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {

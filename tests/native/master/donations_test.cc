@@ -39,6 +39,7 @@ class RecordedHost final : public GenerationHost {
   const VersionVector& received() const override { return received_; }
   int64_t MostValuesBytes() const override { return int64_t{1} << 30; }
   bool Settled() const override { return true; }
+  bool IsAway(int32_t rank) const override { return away == rank; }
   void PublishAll() override {}
 
   std::map<int32_t, Donor> donors;
@@ -47,6 +48,7 @@ class RecordedHost final : public GenerationHost {
   std::vector<std::string> events;
   Code code = Code::kOk;
   std::string failed;
+  int32_t away = -1;
   int64_t queued = 0;
 
  private:
@@ -234,6 +236,33 @@ TEST_F(DonationsOfOneStateTest, WithoutOneNobodyJoinsThoseWhoTrain) {
   }
   EXPECT_EQ(host.code, Code::kMasterLost);
   EXPECT_THAT(host.failed, HasSubstr("no worker has given worker 2 its state"));
+  EXPECT_FALSE(host.got[2]);
+}
+
+TEST_F(DonationsOfOneStateTest, WhoIsOnlyAwayIsWaitedFor) {
+  host.away = 1;
+  exact->Lose(0);
+  exact->Lose(1);
+  for (const int64_t now_ns : {kTimeout / 4, kTimeout / 2}) {
+    donations.Advance(now_ns, &*exact);
+    EXPECT_LE(donations.NextTimeout(), now_ns + kTimeout / 4);
+  }
+  EXPECT_EQ(host.failed, "");
+  ASSERT_TRUE(exact->Reinstate(1, 5));
+  donations.Advance(kTimeout, &*exact);
+  Donate(1, 0);
+  EXPECT_TRUE(host.got[2]);
+}
+
+TEST_F(DonationsOfOneStateTest, WhoIsAwayForGoodIsWaitedForNoLonger) {
+  host.away = 1;
+  exact->Lose(0);
+  exact->Lose(1);
+  donations.Advance(0, &*exact);
+  EXPECT_EQ(host.failed, "");
+  host.away = -1;
+  donations.Advance(kTimeout, &*exact);
+  EXPECT_EQ(host.code, Code::kStateLost);
   EXPECT_FALSE(host.got[2]);
 }
 
