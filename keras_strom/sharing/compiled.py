@@ -18,7 +18,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import numpy.typing as npt
 
 from keras_strom.sharing.optimizers import parts_of
 
@@ -64,7 +63,7 @@ def _adapted_to(model: Any) -> str:
         if isinstance(layer, (keras.layers.StringLookup, keras.layers.IntegerLookup)):
             learnt = _checksum_of_vocabulary(layer)
         elif isinstance(layer, keras.layers.Discretization):
-            learnt = _checksum(_rounded(layer.bin_boundaries or ()))
+            learnt = _checksum(repr(_rounded(layer.bin_boundaries or ())))
         else:
             continue
         found.append(f"{type(layer).__name__}:{learnt}")
@@ -79,23 +78,24 @@ def _checksum_of_vocabulary(layer: Any) -> str:
             learnt = [str(word) for word in layer.get_vocabulary()]
         except UnicodeDecodeError:  # Keras cannot show words of other encodings.
             learnt = [str(layer.vocabulary_size())]
-        if layer.output_mode == "tf_idf":
-            learnt += _rounded(np.ravel(layer.idf_weights))
-        known = _checksums[table] = _checksum(learnt)
+        if (weights := getattr(layer, "idf_weights", None)) is not None:
+            learnt += _rounded(np.ravel(weights))
+        known = _checksums[table] = _checksum(repr(learnt))
     return known
 
 
-def _rounded(numbers: Sequence[float] | npt.NDArray[Any]) -> list[str]:
+def _rounded(numbers: Iterable[float]) -> list[str]:
     """To some thousandths of their range: processors may differ in later digits."""
-    if not len(numbers):
-        return []
-    spread = float(max(numbers) - min(numbers)) or abs(float(numbers[0])) / 1000 or 1.0
+    exact = [float(number) for number in numbers]
+    finite = [number for number in exact if math.isfinite(number)] or [0.0]
+    spread = max(finite) - min(finite) or abs(finite[0]) / 1000 or 1.0
     power = math.floor(math.log10(spread)) - 3
-    return [f"{round(float(number) / 10.0**power)}e{power}" for number in numbers]
+    unit = 10.0**power
+    return [f"{round(n / unit)}e{power}" if math.isfinite(n) else str(n) for n in exact]
 
 
-def _checksum(texts: Iterable[str]) -> str:
-    return f"{zlib.crc32(repr(list(texts)).encode()):08x}"
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def _names(known: Callable[[str], Any], compiled: Any, *attributes: str) -> list[str]:
@@ -122,4 +122,4 @@ def _name(known: Callable[[str], Any], given: Any) -> str:
 def _shortened(names: str) -> str:
     if len(names) <= _MOST_CHARACTERS:
         return names
-    return f"{names[:_MOST_CHARACTERS]}...{zlib.crc32(names.encode()):08x}"
+    return f"{names[:_MOST_CHARACTERS]}...{_checksum(names)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import keras
@@ -155,6 +156,15 @@ def test_the_weights_of_words_count_too() -> None:
     assert len(set(found)) == 2
 
 
+def test_boundaries_may_be_infinite() -> None:
+    found = []
+    for middle in (0.0, 0.0, 1.0):
+        layer = keras.layers.Discretization(bin_boundaries=[-math.inf, -1.0, middle, math.inf])
+        found.append(compiled_options([keras.Sequential([layer])]))
+    assert found[0] == found[1] != found[2]
+
+
 def test_layers_that_have_adapted_to_nothing_are_the_same() -> None:
     layers = [keras.layers.StringLookup(), keras.layers.Discretization(num_bins=2)]
+    layers += [keras.layers.TextVectorization(output_mode="tf_idf")]
     assert len({compiled_options([keras.Sequential(layers)]) for _ in range(2)}) == 1
