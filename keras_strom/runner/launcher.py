@@ -272,7 +272,7 @@ class _Crew:
         self._machines: dict[int, Machine] = {}  # Where each was started last.
         self._homeless: dict[int, Outcome] = {}  # Why they have no place.
         self._failures = 0
-        self._least = job.min_workers or 1  # So many are needed from now on.
+        self._needs_all = False  # They begin again, and some have no place yet.
         self._told_of_late = False
         self._gives_up: float | None = None  # When, where there are too few workers.
         self._idle_drains = [0] * job.workers  # Of each rank, since it last made a step.
@@ -368,6 +368,11 @@ class _Crew:
         what = f"fewer than {self._least} workers are left" if running else "no worker runs"
         return seconds, f"{what}: the job ends in {seconds:g} s unless {who}"
 
+    @property
+    def _least(self) -> int:
+        """So many workers are needed from now on."""
+        return self._job.min_workers or (self._job.workers if self._needs_all else 1)
+
     def _has_too_few(self) -> bool:
         return self._job.workers - len(self._homeless) < self._least
 
@@ -391,8 +396,7 @@ class _Crew:
         """There is a place for a worker, which needs one if it has none."""
         if rank in self._homeless and (place := self._start(rank)) is not None:
             del self._homeless[rank]
-            if not self._homeless:
-                self._least = self._job.min_workers or 1
+            self._needs_all = self._needs_all and bool(self._homeless)
             if self._attempts[rank]:
                 words = f"worker {rank} is started again on {place.machine.name}"
                 self._console.line(rank, words)
@@ -468,8 +472,7 @@ class _Crew:
             elif rank not in self._homeless:
                 self._homeless[rank] = _HAS_NO_PLACE
                 self._watching.away(rank, f"worker {rank} has no place")
-        if self._homeless:
-            self._least = self._job.min_workers or self._job.workers
+        self._needs_all = bool(self._homeless)
         plan = self._master.plan
         where = None if plan is None else plan.restore
         words = f"all workers begin again, from {where or 'their start'}"
